@@ -321,18 +321,13 @@ fn start_one(
         (StdinPlan::Inherit, _) => shared.stdin.as_fd(),
         _ => shared.null.as_fd(),
     };
-    let (out, err): (BorrowedFd<'_>, BorrowedFd<'_>) = match (&pipes, &plan.output) {
-        (Some(((_, out), (_, err))), _) => (out.as_fd(), err.as_fd()),
-        (None, OutputPlan::Files { out, err }) => (
-            out.as_fd(),
-            err.as_ref().map_or_else(|| out.as_fd(), AsFd::as_fd),
-        ),
-        (None, OutputPlan::Terminal { slave, .. }) => (slave.as_fd(), slave.as_fd()),
-        (None, OutputPlan::Pipes) => (shared.null.as_fd(), shared.null.as_fd()),
-    };
-    let (stdin, terminal) = match &plan.output {
-        OutputPlan::Terminal { slave, .. } => (slave.as_fd(), true),
-        OutputPlan::Pipes | OutputPlan::Files { .. } => (stdin, false),
+    let (stdin, out, err) = match (&pipes, &plan.output) {
+        (Some(((_, out), (_, err))), _) => (stdin, out.as_fd(), err.as_fd()),
+        (None, OutputPlan::Files { out, err }) => {
+            (stdin, out.as_fd(), err.as_ref().unwrap_or(out).as_fd())
+        }
+        (None, OutputPlan::Terminal { slave, .. }) => (slave.as_fd(), slave.as_fd(), slave.as_fd()),
+        (None, OutputPlan::Pipes) => (stdin, shared.null.as_fd(), shared.null.as_fd()),
     };
     let mut descriptors = vec![(stdin, 0), (out, 1), (err, 2)];
     if let Some((_, theirs)) = &pmi {
@@ -346,7 +341,7 @@ fn start_one(
         env: &[&app.env, &shared.env, node_env, &plan.env],
         cwd: app.cwd.as_deref(),
         descriptors: &descriptors,
-        terminal,
+        terminal: matches!(plan.output, OutputPlan::Terminal { .. }),
         settings: Some(&app.settings),
         cpus: &plan.cpus,
         memory: plan

@@ -36,7 +36,7 @@ pub fn main(args: &TopArgs) -> Result<u8, CommandError> {
     };
     let screen = Screen {
         order: args.order(),
-        by_host: args.by_host(),
+        by_host: args.hosts,
         before: None,
         now,
         state: TableState::default(),

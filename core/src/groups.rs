@@ -220,10 +220,10 @@ impl<T> GroupEngine<T> {
         }
         self.open.retain(|_, hub| *hub != node);
         // Another deciding node is notified of the loss too, and announces the failure.
-        let waiting = self.waiting.iter().filter(|(_, (_, hub))| *hub == node);
-        let keys: Vec<GroupKey> = waiting.map(|(key, _)| key.clone()).collect();
-        for key in keys {
-            self.settle(&key, Err(GroupFailure::NodeLost { node }), cx);
+        let waiting = self.waiting.extract_if(.., |_, (_, hub)| *hub == node);
+        for (_, (ticket, _)) in waiting {
+            let result = Err(GroupFailure::NodeLost { node });
+            cx.order(GroupAction::Complete { ticket, result });
         }
     }
 

@@ -163,8 +163,7 @@ pub enum HttpAnswer {
 
 /// Answers a request for `/metrics` with `text`, and any other with an error.
 pub fn answer(request: &[u8], text: impl FnOnce() -> String) -> HttpAnswer {
-    let end = request.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-    if end.is_none() {
+    if !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         return match request.len() > REQUEST_MAX {
             true => HttpAnswer::Answer(response("431 Request Header Fields Too Large", "", false)),
             false => HttpAnswer::More,

@@ -44,11 +44,8 @@ pub(crate) unsafe extern "C" fn on_modex(
     data: *mut c_void,
 ) {
     // SAFETY: the caller's promise.
-    let CallbackData {
-        replies,
-        id,
-        arguments,
-    } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
+    let data = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
+    let (replies, id) = (data.replies, data.id);
     answer(&replies, id, || {
         match check(status, "the process's data is not available") {
             Err(refusal) => replies.finish(id, Err(&refusal)),
@@ -59,7 +56,7 @@ pub(crate) unsafe extern "C" fn on_modex(
                 replies.finish(id, Ok(Body::Data(blob)));
             }
         }
-        drop(arguments);
+        drop(data.arguments);
     });
 }
 
@@ -69,13 +66,10 @@ pub(crate) unsafe extern "C" fn on_modex(
 /// `data` must be a `CallbackData` from `Box::into_raw`, passed once.
 pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
     // SAFETY: the caller's promise.
-    let CallbackData {
-        replies,
-        id,
-        arguments,
-    } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
+    let data = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
+    let (replies, id) = (data.replies, data.id);
     answer(&replies, id, || {
-        drop(arguments);
+        drop(data.arguments);
         let outcome = check(status, "libpmix did not complete the request");
         replies.finish(id, outcome.as_ref().map(|()| Body::Done));
     });
@@ -84,10 +78,7 @@ pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void
 /// Answers a request by a call, or refuses it if that panics.
 fn answer(replies: &ReplyWriter, id: u64, call: impl FnOnce()) {
     if caught(call).is_none() {
-        let refusal = ControlRefusal {
-            status: Status::ERROR,
-            text: "the sidecar panicked".to_owned(),
-        };
+        let refusal = ControlRefusal::new(Status::ERROR, "the sidecar panicked");
         let _ = caught(|| replies.finish(id, Err(&refusal)));
     }
 }
@@ -142,10 +133,10 @@ impl CProc {
         // SAFETY: the bytes are valid for the call.
         let proc = unsafe { shim.wireup_proc_new(bytes.as_ptr().cast(), bytes.len(), rank.0) };
         match proc.is_null() {
-            true => Err(ControlRefusal {
-                status: Status::ERR_NOMEM,
-                text: "no memory for a process name".to_owned(),
-            }),
+            true => Err(ControlRefusal::new(
+                Status::ERR_NOMEM,
+                "no memory for a process name",
+            )),
             false => Ok(Self(proc, shim)),
         }
     }
@@ -170,10 +161,10 @@ impl CBytes {
         let object = unsafe { shim.wireup_bytes_new(bytes.as_ptr(), bytes.len()) };
         match object.is_null() {
             false => Ok(Self(object, shim)),
-            true => Err(ControlRefusal {
-                status: Status::ERR_NOMEM,
-                text: "no memory for output".to_owned(),
-            }),
+            true => Err(ControlRefusal::new(
+                Status::ERR_NOMEM,
+                "no memory for output",
+            )),
         }
     }
 }
@@ -194,10 +185,7 @@ pub(crate) fn c_string(text: &Text) -> CString {
 pub(crate) fn check(status: pmix_status_t, failure: &str) -> Result<(), ControlRefusal> {
     match Status(status) {
         Status::SUCCESS => Ok(()),
-        status => Err(ControlRefusal {
-            status,
-            text: failure.to_owned(),
-        }),
+        status => Err(ControlRefusal::new(status, failure)),
     }
 }
 

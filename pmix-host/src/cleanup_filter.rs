@@ -15,7 +15,6 @@ use pmix_sys::shim::Shim;
 
 use crate::Fatal;
 use crate::boundary::caught;
-use wireup_core::pmix::sidecar_protocol::StartupStage;
 
 /// Decides which files must be kept.
 static SHIM: OnceLock<&'static Shim> = OnceLock::new();
@@ -77,8 +76,7 @@ pub(crate) fn guard(shim: &'static Shim) -> Result<(), Fatal> {
     };
     match is(c"opendir", opendir as *const c_void) && is(c"unlink", unlink as *const c_void) {
         true => Ok(()),
-        false => Err(Fatal::new(
-            StartupStage::Link,
+        false => Err(Fatal::link(
             "this wireup-pmix-host does not export opendir and unlink to libpmix, which could remove the targets of \
              links; build it with its build script",
         )),

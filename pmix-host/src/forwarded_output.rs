@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::backlog::{self, ClientBacklog, OutputDecision};
 use crate::c_memory::{self, CBytes, CProc, check};
-use crate::pmix_calls::{PmixServer, refusal, unknown_job};
+use crate::pmix_calls::PmixServer;
 use wireup_core::pmix::sidecar_protocol::{ControlRefusal, SidecarNotice};
 use wireup_core::pmix::value::{Channels, PmixProc, Status};
 
@@ -103,10 +103,7 @@ impl PmixServer {
         channel: Channels,
         data: &[u8],
     ) -> Result<(), ControlRefusal> {
-        self.check_running()?;
-        if !self.jobs.contains(&source.nspace) {
-            return Err(unknown_job(&source.nspace));
-        }
+        self.check_registered(&source.nspace)?;
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
         let bytes = CBytes::new(self.libraries.shim, data)?;
         let (proc, object) = (source.0, bytes.0);
@@ -122,5 +119,5 @@ impl PmixServer {
 }
 
 fn dropped() -> ControlRefusal {
-    refusal(Status::ERR_OUT_OF_RESOURCE, "a client does not read")
+    ControlRefusal::new(Status::ERR_OUT_OF_RESOURCE, "a client does not read")
 }

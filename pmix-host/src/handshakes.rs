@@ -70,26 +70,15 @@ struct HandshakeWatcher {
 
 static WATCH: OnceLock<Option<&'static HandshakeWatcher>> = OnceLock::new();
 
-/// Decision of `accept` on a connection that may be admitted.
-pub(crate) enum AcceptDecision {
-    /// libpmix gets this one.
-    Pass(OwnedFd),
-    /// libpmix gets no connection for now.
-    Nothing,
-}
-
-/// Judges a connection from `peer` to `own`, this process's listener.
-pub(crate) fn receive(connection: OwnedFd, own: SocketAddr) -> AcceptDecision {
+/// Returns a connection to `own`, this process's listener, if libpmix may have it now: its first message is complete. A
+/// connection with a part of the message waits.
+pub(crate) fn receive(connection: OwnedFd, own: SocketAddr) -> Option<OwnedFd> {
     match arrival(connection.as_fd()) {
-        FirstMessageState::Complete => AcceptDecision::Pass(connection),
-        FirstMessageState::Broken => AcceptDecision::Nothing,
-        FirstMessageState::Partial => {
-            if let Some(watch) = WATCH.get_or_init(|| HandshakeWatcher::start(own)) {
-                watch.park(connection);
-            }
-            AcceptDecision::Nothing
-        }
+        FirstMessageState::Complete => return Some(connection),
+        FirstMessageState::Broken => {}
+        FirstMessageState::Partial => pass_on(connection, own),
     }
+    None
 }
 
 /// Hands libpmix a connection that did not come through its listener, which is at `own`, when the first message is
@@ -109,10 +98,9 @@ pub(crate) fn announced(peer: SocketAddr) -> Option<Option<OwnedFd>> {
 
 fn arrival(connection: BorrowedFd<'_>) -> FirstMessageState {
     let mut bytes = vec![0; HEADER + LONGEST];
-    let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let there = match recv(connection, &mut bytes[..], peek) {
-        Ok((_, 0)) => return FirstMessageState::Broken,
-        Ok((_, there)) => there,
+    let there = match peek(connection, &mut bytes) {
+        Ok(0) => return FirstMessageState::Broken,
+        Ok(there) => there,
         Err(Errno::AGAIN | Errno::INTR) => return FirstMessageState::Partial,
         Err(_) => return FirstMessageState::Broken,
     };
@@ -125,6 +113,12 @@ fn arrival(connection: BorrowedFd<'_>) -> FirstMessageState {
         Ok(length) if length <= LONGEST => FirstMessageState::Partial,
         _ => FirstMessageState::Broken,
     }
+}
+
+/// Copies bytes that have arrived and stay readable. Returns their number; 0 at the end of the connection.
+fn peek(connection: BorrowedFd<'_>, bytes: &mut [u8]) -> rustix::io::Result<usize> {
+    let (_, there) = recv(connection, bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    Ok(there)
 }
 
 /// Properties of a peer from its first message.
@@ -154,8 +148,7 @@ impl Peer {
     /// Returns the peer of a connection whose first message has arrived.
     pub(crate) fn from_connection(connection: BorrowedFd<'_>) -> Option<Self> {
         let mut bytes = vec![0; HEADER + LONGEST];
-        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let (_, there) = recv(connection, &mut bytes[..], peek).ok()?;
+        let there = peek(connection, &mut bytes).ok()?;
         Self::read(bytes[..there].get(HEADER..)?)
     }
 
@@ -278,12 +271,8 @@ impl HandshakeWatcher {
 fn wait(woken: &OwnedFd, parked: &[PendingHandshake]) -> io::Result<()> {
     const PARTIAL: Duration = Duration::from_millis(10);
     let silent = |one: &&PendingHandshake| {
-        let mut byte = [0; 1];
-        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        matches!(
-            recv(&one.connection, &mut byte[..], peek),
-            Err(Errno::AGAIN)
-        )
+        let arrived = peek(one.connection.as_fd(), &mut [0; 1]);
+        matches!(arrived, Err(Errno::AGAIN))
     };
     let (quiet, partial): (Vec<&PendingHandshake>, Vec<&PendingHandshake>) =
         parked.iter().partition(silent);
@@ -416,10 +405,7 @@ mod tests {
         let mut client = TcpStream::connect(own).unwrap();
         let (server, _) = listener.accept().unwrap();
         client.write_all(&message(2)).unwrap();
-        assert!(matches!(
-            receive(server.into(), own),
-            AcceptDecision::Nothing
-        ));
+        assert!(receive(server.into(), own).is_none());
         client.write_all(&[1, 2]).unwrap();
         let (_knock, from) = listener.accept().unwrap();
         let waited = announced(from).expect("a knock").expect("a connection");

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use crate::{Fatal, handshakes, peer_filter};
-use wireup_core::pmix::sidecar_protocol::{ForkEnv, StartupStage};
+use wireup_core::pmix::sidecar_protocol::ForkEnv;
 
 /// Variables with the server's address for clients, one for each protocol; all have the same value.
 const URI: &[u8] = b"PMIX_SERVER_URI";
@@ -23,14 +23,13 @@ const URI: &[u8] = b"PMIX_SERVER_URI";
 /// # Errors
 /// When libpmix does not state its address, or there can be no thread.
 pub(crate) fn serve(listener: OwnedFd, env: &ForkEnv) -> Result<(), Fatal> {
-    let fatal = |text: String| Fatal::new(StartupStage::Link, text);
     let own =
-        address(env).ok_or_else(|| fatal("libpmix does not listen at a known address".into()))?;
+        address(env).ok_or_else(|| Fatal::link("libpmix does not listen at a known address"))?;
     let thread = thread::Builder::new().name("tools".to_owned());
     let started = thread.spawn(move || accept_all(&listener, own));
     started
         .map(drop)
-        .map_err(|error| fatal(format!("cannot create the thread for tools: {error}")))
+        .map_err(|error| Fatal::link(format!("cannot create the thread for tools: {error}")))
 }
 
 fn accept_all(listener: &OwnedFd, own: SocketAddr) {

@@ -89,6 +89,12 @@ impl Fatal {
         Self { stage, text }
     }
 
+    /// Creates a failure of a connection to the agent, to clients or to tools.
+    #[cfg(have_pmix)]
+    fn link(text: impl Into<String>) -> Self {
+        Self::new(StartupStage::Link, text)
+    }
+
     /// Appends a remedy to the text.
     #[cfg(have_pmix)]
     fn and(mut self, remedy: &str) -> Self {
@@ -185,20 +191,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let control = match libraries::inherited_socket(args.control_fd) {
-        Ok(control) => control,
+    let control = libraries::inherited_socket(args.control_fd);
+    let (writer, control) = match control.and_then(|control| Ok((control.try_clone()?, control))) {
+        Ok(ends) => ends,
         Err(error) => {
             complain(&format!("control socket {}: {error}", args.control_fd));
             return ExitCode::from(2);
         }
     };
-    let replies = match control.try_clone() {
-        Ok(writer) => Arc::new(ReplyWriter::new(writer)),
-        Err(error) => {
-            complain(&format!("control socket {}: {error}", args.control_fd));
-            return ExitCode::from(2);
-        }
-    };
+    let replies = Arc::new(ReplyWriter::new(writer));
     match run(&args, control, &replies) {
         Ok(code) => code,
         Err(fatal) => {
@@ -231,7 +232,7 @@ fn run(
     let mut host = serve::SidecarLoop::start(libraries, args.upcall_fd, Arc::clone(replies))?;
     if let Some(fd) = args.tools_fd {
         let tools = libraries::inherited(fd)
-            .map_err(|error| Fatal::new(StartupStage::Link, format!("listener {fd}: {error}")))?;
+            .map_err(|error| Fatal::link(format!("listener {fd}: {error}")))?;
         host.take_over(tools);
     }
     Ok(host.serve(control))

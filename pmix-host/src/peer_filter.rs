@@ -21,10 +21,10 @@ use rustix::net::{getpeername, getsockname};
 use tracing::debug;
 
 use crate::boundary::caught;
-use crate::handshakes::{self, AcceptDecision, Peer};
+use crate::handshakes::{self, Peer};
 use crate::replies::{ReplyWriter, lock};
 use crate::{Fatal, tcp_acks};
-use wireup_core::pmix::sidecar_protocol::{SidecarNotice, StartupStage};
+use wireup_core::pmix::sidecar_protocol::SidecarNotice;
 use wireup_sys::tcp_peer::{TcpEndpoint, find_endpoint};
 
 /// Set before libpmix's server starts; without it no connection is checked.
@@ -73,10 +73,7 @@ fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
     let complete = match handshakes::announced(peer) {
         Some(waited) => waited,
         None if !lock(gate).admits(own, peer) => None,
-        None => match handshakes::receive(connection, own) {
-            AcceptDecision::Pass(connection) => Some(connection),
-            AcceptDecision::Nothing => None,
-        },
+        None => handshakes::receive(connection, own),
     };
     complete.filter(|connection| lock(gate).understands(connection.as_fd()))
 }
@@ -120,14 +117,11 @@ pub(crate) fn guard(replies: Arc<ReplyWriter>) -> Result<(), Fatal> {
         // SAFETY: a terminated name; nothing is called.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         if !std::ptr::eq(found, function) {
-            return Err(Fatal::new(
-                StartupStage::Link,
-                format!(
-                    "this wireup-pmix-host does not export {0} to libpmix, so that connections to the PMIx server are \
-                     not checked; build it with its build script",
-                    name.to_string_lossy()
-                ),
-            ));
+            return Err(Fatal::link(format!(
+                "this wireup-pmix-host does not export {0} to libpmix, so that connections to the PMIx server are \
+                 not checked; build it with its build script",
+                name.to_string_lossy()
+            )));
         }
     }
     Ok(())

@@ -54,28 +54,21 @@ impl PmixServer {
 
     pub(crate) fn init(&mut self, infos: &[u8]) -> Result<(), ControlRefusal> {
         if self.running {
-            return Err(refusal(
-                Status::ERR_INIT,
-                "the PMIx server is already running",
-            ));
+            let text = "the PMIx server is already running";
+            return Err(ControlRefusal::new(Status::ERR_INIT, text));
         }
         self.topology = topology(infos);
         let infos = CInfos::decode(self.libraries.shim, infos)?;
+        let version = &self.libraries.version;
         // SAFETY: the module is static and larger than any version's; the infos live until the
         // call returned, and libpmix copies them.
         let status = unsafe {
-            let Libraries {
-                pmix,
-                shim,
-                version,
-                ..
-            } = &self.libraries;
+            let shim = self.libraries.shim;
             let module = shim.wireup_module(version.major.into(), version.minor.into());
+            let pmix = self.libraries.pmix;
             pmix.PMIx_server_init(module, infos.items(), infos.count())
         };
-        if let Err(failed) = check(status, "PMIx_server_init failed") {
-            return Err(explained(failed));
-        }
+        check(status, "PMIx_server_init failed").map_err(explained)?;
         self.running = true;
         // SAFETY: the server runs, and this is its main thread.
         let status = unsafe { self.libraries.shim.wireup_watch_alerts() };
@@ -99,7 +92,7 @@ impl PmixServer {
         let infos = CInfos::decode(self.libraries.shim, &infos)?;
         if !self.names.insert(nspace.clone()) {
             let text = format!("the job name {nspace} was used before, choose another");
-            return Err(refusal(Status::ERR_BAD_PARAM, text));
+            return Err(ControlRefusal::new(Status::ERR_BAD_PARAM, text));
         }
         let registered = self.register(nspace, clients, infos);
         match &registered {
@@ -165,10 +158,7 @@ impl PmixServer {
     }
 
     pub(crate) fn direct_modex(&self, id: u64, proc: &PmixProc) -> Result<(), ControlRefusal> {
-        self.check_running()?;
-        if !self.jobs.contains(&proc.nspace) {
-            return Err(unknown_job(&proc.nspace));
-        }
+        self.check_registered(&proc.nspace)?;
         self.replies.concerns(id, &proc.nspace);
         let name = CProc::new(self.libraries.shim, &proc.nspace, proc.rank)?;
         let pmix = self.libraries.pmix;
@@ -279,7 +269,7 @@ impl PmixServer {
             && error.kind() != io::ErrorKind::NotFound
         {
             let text = format!("cannot remove {}: {error}", path.display());
-            return Err(refusal(Status::ERROR, text));
+            return Err(ControlRefusal::new(Status::ERROR, text));
         }
         deregistered?;
         check(status, "PMIx_server_finalize failed")
@@ -288,7 +278,19 @@ impl PmixServer {
     pub(crate) fn check_running(&self) -> Result<(), ControlRefusal> {
         match self.running {
             true => Ok(()),
-            false => Err(refusal(Status::ERR_INIT, "the PMIx server is not running")),
+            false => Err(ControlRefusal::new(
+                Status::ERR_INIT,
+                "the PMIx server is not running",
+            )),
+        }
+    }
+
+    /// Refuses a request about a job that the running server does not have.
+    pub(crate) fn check_registered(&self, nspace: &Text) -> Result<(), ControlRefusal> {
+        self.check_running()?;
+        match self.jobs.contains(nspace) {
+            true => Ok(()),
+            false => Err(unknown_job(nspace)),
         }
     }
 }
@@ -335,31 +337,22 @@ fn explained(mut failed: ControlRefusal) -> ControlRefusal {
     failed
 }
 
-pub(crate) fn refusal(status: Status, text: impl Into<String>) -> ControlRefusal {
-    ControlRefusal {
-        status,
-        text: text.into(),
-    }
-}
-
-pub(crate) fn unknown_job(nspace: &Text) -> ControlRefusal {
-    refusal(
-        Status::ERR_NOT_FOUND,
-        format!("job {nspace} is not registered"),
-    )
+fn unknown_job(nspace: &Text) -> ControlRefusal {
+    let text = format!("job {nspace} is not registered");
+    ControlRefusal::new(Status::ERR_NOT_FOUND, text)
 }
 
 /// Judges a wait, and returns the operations' data, unless they may still use it.
 fn finish<T>(waited: Result<(), WaitError>, what: &str, used: T) -> Result<T, ControlRefusal> {
     match waited {
         Ok(()) => Ok(used),
-        Err(WaitError::Failed(status)) => Err(refusal(status, format!("{what} failed"))),
+        Err(WaitError::Failed(status)) => {
+            Err(ControlRefusal::new(status, format!("{what} failed")))
+        }
         Err(WaitError::Timeout) => {
             std::mem::forget(used);
-            Err(refusal(
-                Status::ERR_TIMEOUT,
-                format!("{what} did not finish"),
-            ))
+            let text = format!("{what} did not finish");
+            Err(ControlRefusal::new(Status::ERR_TIMEOUT, text))
         }
     }
 }

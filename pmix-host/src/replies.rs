@@ -55,10 +55,7 @@ impl ReplyWriter {
             return;
         };
         let frame = serve::reply(kind, id, outcome).or_else(|error| {
-            let refusal = ControlRefusal {
-                status: Status::ERR_OUT_OF_RESOURCE,
-                text: error.to_string(),
-            };
+            let refusal = ControlRefusal::new(Status::ERR_OUT_OF_RESOURCE, error.to_string());
             serve::reply(kind, id, Err(&refusal))
         });
         if let Ok(frame) = frame {

@@ -21,13 +21,11 @@ use tracing::{debug_span, info};
 
 use crate::boundary::caught;
 use crate::libraries::{self, Libraries};
-use crate::pmix_calls::{PmixServer, refusal};
+use crate::pmix_calls::PmixServer;
 use crate::replies::{ReplyWriter, lock};
 use crate::{Fatal, cleanup_filter, forwarded_output, inherited_listener, peer_filter};
 use wireup_core::pmix::sidecar_protocol::serve::{Body, SidecarRequest};
-use wireup_core::pmix::sidecar_protocol::{
-    ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage,
-};
+use wireup_core::pmix::sidecar_protocol::{ControlKind, ControlRefusal, Hello, SidecarNotice};
 use wireup_core::pmix::value::{Status, Text};
 use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
@@ -59,12 +57,7 @@ impl SidecarLoop {
         upcall_fd: i32,
         replies: Arc<ReplyWriter>,
     ) -> Result<Self, Fatal> {
-        let fatal = |error| {
-            Fatal::new(
-                StartupStage::Link,
-                format!("upcall socket {upcall_fd}: {error}"),
-            )
-        };
+        let fatal = |error| Fatal::link(format!("upcall socket {upcall_fd}: {error}"));
         let upcall = libraries::inherited_socket(upcall_fd).map_err(fatal)?;
         LINK.get_or_init(|| (Arc::clone(&replies), Mutex::new(None)));
         // SAFETY: first and only call; the shim owns the descriptor from here on.
@@ -110,10 +103,7 @@ impl SidecarLoop {
 
     fn read_requests(&mut self, control: &mut UnixStream) -> Result<(), Fatal> {
         let garbage = |error: &dyn std::fmt::Display| {
-            Fatal::new(
-                StartupStage::Link,
-                format!("the agent's request is malformed: {error}"),
-            )
+            Fatal::link(format!("the agent's request is malformed: {error}"))
         };
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_SIZE];
@@ -125,17 +115,12 @@ impl SidecarLoop {
             let len = match control.read(&mut buffer) {
                 Ok(len) => len,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    return Err(Fatal::new(
-                        StartupStage::Link,
-                        format!("control socket: {error}"),
-                    ));
-                }
+                Err(error) => return Err(Fatal::link(format!("control socket: {error}"))),
             };
             if len == 0 {
                 let lost = LINK.get().and_then(|(_, reason)| *lock(reason));
                 let reason = lost.unwrap_or(c"the agent closed the control socket");
-                return Err(Fatal::new(StartupStage::Link, reason.to_string_lossy()));
+                return Err(Fatal::link(reason.to_string_lossy()));
             }
             let mut frames = Vec::new();
             let pushed = decoder.push(&buffer[..len], &mut frames);
@@ -157,15 +142,18 @@ impl SidecarLoop {
         let id = frame.id;
         let kind = ControlKind::from_op(frame.op).expect("decoded as a request");
         if !self.replies.begin(id, kind) {
-            return Err(Fatal::new(
-                StartupStage::Link,
-                format!("request id {id} is used twice"),
-            ));
+            return Err(Fatal::link(format!("request id {id} is used twice")));
         }
         let _request = debug_span!("request", id, ?kind).entered();
         let done = |outcome: Result<(), ControlRefusal>| {
             let outcome = outcome.as_ref().map(|()| Body::Done);
             self.replies.finish(id, outcome);
+        };
+        // libpmix's callback replies to a request that was started.
+        let started = |result: Result<(), ControlRefusal>| {
+            if let Err(refusal) = result {
+                self.replies.finish(id, Err(&refusal));
+            }
         };
         match request {
             SidecarRequest::Init { infos } => done(self.server.init(infos)),
@@ -183,26 +171,14 @@ impl SidecarLoop {
                 let outcome = outcome.as_ref().map(Body::ForkEnv);
                 self.replies.finish(id, outcome);
             }
-            SidecarRequest::DirectModex(proc) => {
-                if let Err(refusal) = self.server.direct_modex(id, &proc) {
-                    done(Err(refusal));
-                }
-            }
+            SidecarRequest::DirectModex(proc) => started(self.server.direct_modex(id, &proc)),
             SidecarRequest::Notify {
                 code,
                 source,
                 range,
                 infos,
-            } => {
-                if let Err(refusal) = self.server.notify(id, code, &source, range, infos) {
-                    done(Err(refusal));
-                }
-            }
-            SidecarRequest::Probe => {
-                if let Err(refusal) = self.server.probe(id) {
-                    done(Err(refusal));
-                }
-            }
+            } => started(self.server.notify(id, code, &source, range, infos)),
+            SidecarRequest::Probe => started(self.server.probe(id)),
             SidecarRequest::IofDeliver {
                 source,
                 channel,
@@ -212,13 +188,10 @@ impl SidecarLoop {
             }
             SidecarRequest::DeregisterJob { nspace } => done(self.server.deregister_job(&nspace)),
             SidecarRequest::Finalize => {
-                self.replies.refuse_all_but(
-                    id,
-                    &refusal(Status::ERR_LOST_CONNECTION, "the PMIx server is stopping"),
-                );
-                let outcome = self.server.finalize();
-                self.replies
-                    .finish(id, outcome.as_ref().map(|()| Body::Done));
+                let text = "the PMIx server is stopping";
+                let refusal = ControlRefusal::new(Status::ERR_LOST_CONNECTION, text);
+                self.replies.refuse_all_but(id, &refusal);
+                done(self.server.finalize());
                 return Ok(ReadState::Finished);
             }
         }

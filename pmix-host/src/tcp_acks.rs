@@ -82,10 +82,6 @@ thread_local! {
     static READ: Cell<([c_int; REMEMBERED], usize)> = const { Cell::new(([0; REMEMBERED], 0)) };
 }
 
-fn is_looked_after(fd: c_int) -> bool {
-    is_set(&CLIENTS, fd)
-}
-
 /// Acknowledges received data. Whatever the result, `errno` is preserved.
 fn acknowledge(fd: c_int) {
     // SAFETY: the kernel refuses a closed descriptor, or one that is not a connection; the latter
@@ -114,7 +110,7 @@ pub(crate) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usiz
 
 /// Notes that data came from this connection, if it is a client's.
 fn remember(fd: c_int) {
-    if !is_looked_after(fd) {
+    if !is_set(&CLIENTS, fd) {
         return;
     }
     let (mut fds, used) = READ.get();

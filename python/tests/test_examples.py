@@ -11,7 +11,7 @@ EXAMPLES = REPOSITORY / "examples/python"
 
 OUTPUT = {
     "run": "0 0 this is rank 0 of 2\n1 0 this is rank 1 of 2\n",
-    "failure": re.compile(r"rank 1 \(.*\) exited with code 1.*\n\{0: 0, 1: 1\} \{0: 'careful\\n', 1: 'careful\\n'\}\n"),
+    "failure": re.compile(r"rank 1 \(.*\) exited with code 3.*\n\{0: 143, 1: 3\} \{0: '', 1: 'careful\\n'\}\n"),
     "events": {"0 ready\n", "1 ready\n", "0 got\n", "1 got hello\n"},
     "together": "launch 0\nlaunch 1\nlaunch 2\n",
     "programs": "master\nworker 1\nworker 2\n",

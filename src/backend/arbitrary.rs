@@ -47,7 +47,7 @@ fn end() -> BoxedStrategy<RankEnd> {
 }
 
 fn usage() -> BoxedStrategy<ResourceUsage> {
-    (any::<[u64; 2]>(), option::of(any::<u64>()))
+    (any::<[u64; 3]>(), option::of(any::<u64>()))
         .prop_map(|([cpu_user_us, cpu_system_us], rss_max)| ResourceUsage {
             cpu_user_us,
             cpu_system_us,
@@ -143,9 +143,10 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
             TEXT,
             option::of(TEXT)
         )
-            .prop_map(|([cpu_ms, resident], output, did, fence)| {
+            .prop_map(|([cpu_ms, runqueue_ms, resident], output, did, fence)| {
                 Ok(InspectionResult::Usage(Box::new(RankUsage {
                     cpu_ms,
+                    runqueue_ms,
                     resident,
                     output,
                     state: 'R',

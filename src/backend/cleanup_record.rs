@@ -192,7 +192,11 @@ pub(crate) fn forget(number: u64) {
 pub struct CleanupRecord {
     path: PathBuf,
     head: CleanupHeader,
-    things: Vec<CleanupEntry>,
+    /// Directories that the launch has made.
+    pub directories: Vec<PathBuf>,
+    /// Control groups that the launch has made.
+    pub groups: Vec<PathBuf>,
+    files: Vec<(FileIdentity, PathBuf)>,
 }
 
 impl CleanupRecord {
@@ -222,31 +226,28 @@ impl CleanupRecord {
             }
             return None;
         };
+        let mut record = Self {
+            path,
+            head,
+            directories: Vec::new(),
+            groups: Vec::new(),
+            files: Vec::new(),
+        };
         // The last entry may be incomplete.
-        let things = std::iter::from_fn(|| entry(&mut rest)).collect();
-        Some(Self { path, head, things })
+        while let Some(thing) = entry(&mut rest) {
+            match thing {
+                CleanupEntry::Directory(path) => record.directories.push(path),
+                CleanupEntry::File(identity, path) => record.files.push((identity, path)),
+                CleanupEntry::Group(path) => record.groups.push(path),
+            }
+        }
+        Some(record)
     }
 
     /// Whether certainly no process supervises the launch any more, apart from the process with pid `ending`.
     fn is_abandoned(&self, world: &PidScope, ending: Option<i32>) -> bool {
         let supervises = |keeper: &OwnerProcess| ending != Some(keeper.pid) && keeper.lives();
         self.head.world == *world && !self.head.keepers.iter().any(supervises)
-    }
-
-    /// The directories the launch has made.
-    pub fn directories(&self) -> impl Iterator<Item = &PathBuf> {
-        self.things.iter().filter_map(|thing| match thing {
-            CleanupEntry::Directory(path) => Some(path),
-            CleanupEntry::File(..) | CleanupEntry::Group(_) => None,
-        })
-    }
-
-    /// The control groups the launch has made.
-    pub fn groups(&self) -> impl Iterator<Item = &PathBuf> {
-        self.things.iter().filter_map(|thing| match thing {
-            CleanupEntry::Group(path) => Some(path),
-            CleanupEntry::File(..) | CleanupEntry::Directory(_) => None,
-        })
     }
 
     /// Directory in which the MPI libraries of the launch may have made session directories.
@@ -256,10 +257,8 @@ impl CleanupRecord {
 
     /// Removes the recorded files of the launch, and the record.
     pub fn remove(self) {
-        for thing in &self.things {
-            if let CleanupEntry::File(identity, path) = thing {
-                identity.remove(path);
-            }
+        for (identity, path) in &self.files {
+            identity.remove(path);
         }
         let _ = fs::remove_file(&self.path);
     }
@@ -330,13 +329,11 @@ fn collect_without(ending: Option<i32>) {
                 .is_none_or(|job| job != remains.head.job.as_str())
     });
     for remains in found {
-        let directories: Vec<PathBuf> = remains.directories().cloned().collect();
-        let groups: Vec<PathBuf> = remains.groups().cloned().collect();
         let work = OrphanedJobCleanup {
             job: &remains.head.job,
             is_ours: &|_, _| false,
-            directories: &directories,
-            groups: &groups,
+            directories: &remains.directories,
+            groups: &remains.groups,
             ranks: &[],
             tmpdirs: &[remains.tmpdir()],
             uid: rustix::process::geteuid().as_raw(),

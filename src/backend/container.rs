@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 pub(crate) use image_container::Container;
 
-use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
+use crate::plan::{HostPlan, Variable};
 use wireup_core::container;
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{NodeId, Nspace};
-use wireup_core::job::spec::{ContainerSpec, ImageSpec, Uenv};
+use wireup_core::job::spec::{ContainerSpec, ImageSpec};
 use wireup_sys::mounts::{self, MountRights, MountView};
 
 /// Images of a launch that are mounted on this host.
@@ -62,60 +62,47 @@ pub(crate) fn enter(
     Ok(MountedImages { servers, container })
 }
 
-/// Description of the container of a spawned job on this host.
-#[derive(Debug)]
-pub(crate) struct JobContainer<'a> {
-    /// The images of the job.
-    pub(crate) spec: &'a ContainerSpec,
-    /// Software images of the launch, which are mounted already.
-    pub(crate) launch_uenvs: &'a [Uenv],
-    pub(crate) launch: &'a Nspace,
-    /// Name of the job, from which the container's name is derived.
-    pub(crate) name: &'a Nspace,
-    pub(crate) node: NodeId,
-    /// Directory from which relative paths count.
-    pub(crate) cwd: &'a Path,
-}
-
-impl JobContainer<'_> {
-    /// Makes the container in the calling thread, which must live as long as the container. `cleanup` is called with the path
-    /// of each directory before it is created.
-    ///
-    /// # Errors
-    /// As [`enter`].
-    pub(crate) fn make(
-        &self,
-        cleanup: CleanupSink<'_>,
-    ) -> Result<(MountedImages, ContainerRoot), CommandError> {
-        mounts::separate_thread().map_err(|error| {
-            CommandError::request(format!(
-                "the images of a spawned job (image, uenv): {error}; an ordinary user's launch has to run in an image from its beginning for them (--uenv or --image)"
-            ))
-        })?;
-        let rights = match rustix::process::geteuid().is_root() {
-            true => MountRights::System,
-            false => MountRights::OwnNamespace,
-        };
-        let servers = uenv::mount_all(self.spec, self.cwd, || Ok(rights))?;
-        let container = self.spec.image.as_ref().map(|image| {
-            let uenvs = self.launch_uenvs.iter().chain(&self.spec.uenvs);
-            let shown = uenvs.map(|uenv| &*uenv.mount).collect::<Vec<_>>();
-            let name = image_container::name(self.name.as_str(), self.node);
-            Container::make(image, self.launch, &name, self.cwd, &shown, cleanup)
-        });
-        let container = container.transpose()?;
-        let root = match &container {
-            Some(container) => container.inside(),
-            None => {
-                let view = MountView::from_thread();
-                let view =
-                    view.map_err(|error| CommandError::system("/proc/thread-self", error))?;
-                let (view, env) = (Arc::new(view), Vec::new());
-                ContainerRoot { view, env }
-            }
-        };
-        Ok((MountedImages { servers, container }, root))
-    }
+/// Makes the container of a spawned job in the calling thread, which must live as long as the container. The software
+/// images of the launch are mounted already. The container's name is derived from that of the job. `cleanup` is called with
+/// the path of each directory before it is created.
+///
+/// # Errors
+/// As [`enter`].
+pub(crate) fn make_for_spawned_job(
+    spec: &ContainerSpec,
+    job: &Nspace,
+    launch: &HostPlan,
+    node: NodeId,
+    cleanup: CleanupSink<'_>,
+) -> Result<(MountedImages, ContainerRoot), CommandError> {
+    mounts::separate_thread().map_err(|error| {
+        CommandError::request(format!(
+            "the images of a spawned job (image, uenv): {error}; an ordinary user's launch has to run in an image from its beginning for them (--uenv or --image)"
+        ))
+    })?;
+    let rights = match rustix::process::geteuid().is_root() {
+        true => MountRights::System,
+        false => MountRights::OwnNamespace,
+    };
+    let cwd = &launch.inheritance.cwd;
+    let servers = uenv::mount_all(spec, cwd, || Ok(rights))?;
+    let container = spec.image.as_ref().map(|image| {
+        let uenvs = launch.spec.container.uenvs.iter().chain(&spec.uenvs);
+        let shown = uenvs.map(|uenv| &*uenv.mount).collect::<Vec<_>>();
+        let name = image_container::name(job.as_str(), node);
+        Container::make(image, &launch.launch.nspace, &name, cwd, &shown, cleanup)
+    });
+    let container = container.transpose()?;
+    let root = match &container {
+        Some(container) => container.inside(),
+        None => {
+            let view = MountView::from_thread();
+            let view = view.map_err(|error| CommandError::system("/proc/thread-self", error))?;
+            let (view, env) = (Arc::new(view), Vec::new());
+            ContainerRoot { view, env }
+        }
+    };
+    Ok((MountedImages { servers, container }, root))
 }
 
 /// Makes a container as a launch would, calls a function in it with the variables of a rank, and removes it. Must be
@@ -147,12 +134,9 @@ fn attempted(number: u64) -> String {
 
 /// Removes the files of an [attempt](attempt) whose process was killed.
 pub(crate) fn remove_attempt(number: u64) {
-    let job = attempted(number);
+    let name = image_container::name(&attempted(number), NodeId(0));
     // Mounts existed only in the container, which has ended with the process.
-    let _ = std::fs::remove_dir_all(image_container::directory(&image_container::name(
-        &job,
-        NodeId(0),
-    )));
+    let _ = std::fs::remove_dir_all(image_container::directory(&name));
 }
 
 /// Whether the runtime's program is in PATH.

@@ -90,19 +90,15 @@ impl GrantHolder {
         let message = read_message(&mut self.output)?;
         message.ok_or_else(|| io::Error::other("ended without a reply"))
     }
+}
 
+impl Drop for GrantHolder {
     /// Handles the normal end of the launch: has the grant revoked, and prints a warning if it may remain.
-    fn finish(&mut self) {
+    fn drop(&mut self) {
         if let Some(mut input) = self.input.take() {
             // A holder that was killed has left its record.
             let _ = write_message(&mut input, &GrantHolderRequest::Finished);
         }
-    }
-}
-
-impl Drop for GrantHolder {
-    fn drop(&mut self) {
-        self.finish();
         if !wait_for(&self.child, END_LIMIT) {
             let pid = self.pid();
             eprintln!(

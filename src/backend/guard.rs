@@ -149,15 +149,7 @@ impl GuardLine {
             CleanupRecordFile::make(self.record, keepers, self.job.as_str(), self.started_at);
         // Where that fails, or the guard is gone, less protects the launch from its own death.
         let _ = record.and_then(|mut record| record.add(&CleanupEntry::Directory(path.to_owned())));
-        let _ = self.add_directory(path);
-    }
-
-    /// Makes the guard responsible for a directory of the job.
-    ///
-    /// # Errors
-    /// When the guard is gone.
-    fn add_directory(&self, path: &Path) -> io::Result<()> {
-        self.add_record(b'D', path.as_os_str().as_bytes())
+        self.charge(path, None);
     }
 
     /// Makes the guard responsible for a control group of the job.
@@ -168,22 +160,14 @@ impl GuardLine {
         self.add_record(b'G', path.as_os_str().as_bytes())
     }
 
-    /// Makes the guard responsible for a file of the job, as long as the file has this identity.
-    ///
-    /// # Errors
-    /// When the guard is gone.
-    fn add_file(&self, path: &Path, identity: FileIdentity) -> io::Result<()> {
-        let path = path.as_os_str().as_bytes();
-        self.add_record(b'F', &[&identity.to_bytes(), path].concat())
-    }
-
-    /// Makes the guard responsible for a path: a file, or a directory where there is no
-    /// identity.
+    /// Makes the guard responsible for a path of the job: a file, as long as it has this identity, or a directory where
+    /// there is no identity.
     pub(crate) fn charge(&self, path: &Path, identity: Option<FileIdentity>) {
+        let path = path.as_os_str().as_bytes();
         // Without the guard, the backend still cleans up by itself.
         let _ = match identity {
-            Some(identity) => self.add_file(path, identity),
-            None => self.add_directory(path),
+            Some(identity) => self.add_record(b'F', &[&identity.to_bytes(), path].concat()),
+            None => self.add_record(b'D', path),
         };
     }
 

@@ -67,6 +67,8 @@ pub(crate) struct Stack {
 pub(crate) struct RankUsage {
     /// Processor time in milliseconds of its process and all running descendants.
     pub(crate) cpu_ms: u64,
+    /// Time in milliseconds for which threads of these processes have waited for a processor.
+    pub(crate) runqueue_ms: u64,
     /// Resident memory of these processes in bytes. Shared memory counts once for each process.
     pub(crate) resident: u64,
     /// Bytes that the rank has printed; `None` if its output does not pass through wireup.

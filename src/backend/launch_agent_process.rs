@@ -74,9 +74,7 @@ fn begin(
         reset_signals: &[libc::SIGPIPE],
         ..ChildCommand::new(&program, &argv)
     };
-    let child = ProcessSpawner::default()
-        .spawn(&command)
-        .map_err(io::Error::other)?;
+    let child = ProcessSpawner::default().spawn(&command)?;
     drop(input);
     let entry = LaunchAgentProcess(child);
     orders.write_all(&encode(starter))?;

@@ -177,10 +177,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         ],
         ..ChildCommand::new(c"/proc/self/exe", &argv)
     };
-    let started = ProcessSpawner::default()
-        .spawn(&command)
-        .map_err(io::Error::other)?;
-    drop(started);
+    drop(ProcessSpawner::default().spawn(&command)?);
     Ok(())
 }
 

@@ -32,8 +32,7 @@ use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause};
 use wireup_core::link::agent_protocol::{
-    AgentReport, AgentRequest, LaunchSummary, LaunchTree, NO_SIGN, NodeAddress, NodeReturned,
-    VERSION,
+    AgentReport, AgentRequest, LaunchTree, NO_SIGN, NodeAddress, NodeReturned, VERSION,
 };
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
@@ -89,6 +88,12 @@ impl RemoteBackend {
         }
     }
 
+    /// Sends a request to the agent of this host.
+    fn send_to_agent(&mut self, request: &AgentRequest) {
+        let (to, class) = (FrameAddress::EveryNode, FrameClass::Control);
+        self.link.send(to, class, request, &self.poll);
+    }
+
     fn read_link(&mut self, event: PollEvent) {
         if event.writable {
             self.link.writable(&self.poll);
@@ -141,8 +146,12 @@ impl RemoteBackend {
             return;
         };
         let report = match report {
-            StepToLauncher::Lacks(files) => return self.lacks(node, &files),
-            StepToLauncher::Taken { bytes } => return self.on_chunk_taken(node, bytes),
+            StepToLauncher::Lacks(files) => {
+                return self.distribute(|distribution| distribution.lacks(node, &files));
+            }
+            StepToLauncher::Taken { bytes } => {
+                return self.distribute(|distribution| distribution.on_bytes_taken(node, bytes));
+            }
             StepToLauncher::Prepared { refusal, .. } => return self.prepared(node, refusal),
             StepToLauncher::Refused(refusal) => {
                 self.stop_staging(&[node]);
@@ -287,7 +296,9 @@ impl RemoteBackend {
             }
             // The launcher has no processes of the job; those of other hosts are the steps'.
             LauncherToStep::ReapOrphans => return,
-            LauncherToStep::LaunchEnded(end) => return self.report_end(end),
+            LauncherToStep::LaunchEnded(end) => {
+                return self.send_to_agent(&AgentRequest::Ended(end));
+            }
             LauncherToStep::AddJob { job, .. } => return self.add_job(job),
             LauncherToStep::Look { app, ranks } => return self.find_mpi_process(app, ranks),
             LauncherToStep::JobOver(job) => {
@@ -334,17 +345,6 @@ impl RemoteBackend {
             let order = LauncherToStep::Look { app, ranks };
             self.send(FrameAddress::Node(node), &order);
         }
-    }
-
-    /// Reports the result of the launch to this machine's agent.
-    fn report_end(&mut self, end: LaunchSummary) {
-        let end = AgentRequest::Ended(end);
-        self.link.send(
-            FrameAddress::EveryNode,
-            FrameClass::Control,
-            &end,
-            &self.poll,
-        );
     }
 
     /// Returns the nodes that have neither joined nor refused.
@@ -415,12 +415,7 @@ impl RemoteBackend {
             },
             description: self.description(staged_files),
         };
-        self.link.send(
-            FrameAddress::EveryNode,
-            FrameClass::Control,
-            &open,
-            &self.poll,
-        );
+        self.send_to_agent(&open);
         let now = Moment(self.now());
         self.link.watch(SILENCE, true, now);
     }
@@ -466,9 +461,11 @@ impl RemoteBackend {
                     self.start_input();
                 }
             }
-            TrackerAction::Joined(node, None) => self.joined(node),
             TrackerAction::Joined(node, refusal) => {
-                self.queue_report(LinkReport::NodeJoined { node, refusal })
+                if refusal.is_none() {
+                    self.send(FrameAddress::Node(node), &LauncherToStep::Start);
+                }
+                self.queue_report(LinkReport::NodeJoined { node, refusal });
             }
             TrackerAction::Left(node) => {
                 self.link.sources_lost(&[node]);
@@ -608,23 +605,14 @@ impl FileTransfer {
             self.open = File::open(path).ok().map(|file| (piece.file, file));
         }
         let mut bytes = vec![0; piece.length];
-        let read = self
-            .open
-            .as_ref()
-            .map(|(_, file)| file.read_exact_at(&mut bytes, piece.offset));
-        match read {
-            Some(Ok(())) => bytes,
+        match &self.open {
+            Some((_, file)) if file.read_exact_at(&mut bytes, piece.offset).is_ok() => bytes,
             _ => Vec::new(),
         }
     }
 }
 
 impl RemoteBackend {
-    /// Handles the list of files that a step lacks.
-    fn lacks(&mut self, node: NodeId, files: &[u32]) {
-        self.distribute(|distribution| distribution.lacks(node, files));
-    }
-
     /// Prepares these nodes for a job that will be spawned.
     pub(crate) fn prepare(&mut self, mut job: Box<SpawnedJobPlan>, nodes: &[NodeId]) {
         self.file_transfer = FileTransfer::new(&job.staged_files, nodes.iter().copied());
@@ -654,11 +642,6 @@ impl RemoteBackend {
             };
             self.prepared(*node, Some(refusal));
         }
-    }
-
-    /// Handles a step's acknowledgement of received bytes.
-    fn on_chunk_taken(&mut self, node: NodeId, bytes: u64) {
-        self.distribute(|distribution| distribution.on_bytes_taken(node, bytes));
     }
 
     /// Stops the transfer to these nodes.

@@ -113,21 +113,12 @@ impl Sidecar {
             .map_err(broken)?;
         poll.add(&output, token(PollSource::SidecarOutput))
             .map_err(broken)?;
+        let channel = |fd, source| {
+            Channel::new(fd, token(source), BacklogPolicy::Flows, poll).map_err(broken)
+        };
         Ok(Self {
-            control: Channel::new(
-                control,
-                token(PollSource::Control),
-                BacklogPolicy::Flows,
-                poll,
-            )
-            .map_err(broken)?,
-            upcall: Channel::new(
-                upcall,
-                token(PollSource::Upcall),
-                BacklogPolicy::Flows,
-                poll,
-            )
-            .map_err(broken)?,
+            control: channel(control, PollSource::Control)?,
+            upcall: channel(upcall, PollSource::Upcall)?,
             child,
             output: Some(output),
             exit_collected: false,

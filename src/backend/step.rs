@@ -128,7 +128,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     let StepStart {
         node,
         tree,
-        description,
+        mut description,
         silence,
     } = match begun {
         Ok(begun) => begun,
@@ -147,7 +147,6 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
         let reports: Vec<StepToLauncher> = vec![StepToLauncher::Reached { node, stage }];
         link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, &poll);
     }
-    let mut description = description;
     let brought = bring(&mut poll, &mut link, &mut backlog, node, &mut description);
     let backend = brought.and_then(|()| {
         make_backend(
@@ -161,14 +160,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     });
     match backend {
         Ok(backend) => {
-            let step_start::StepBackend {
-                local,
-                signals,
-                plan,
-                guard,
-                started: origin,
-                watch,
-            } = backend;
+            let (plan, origin) = (backend.plan, backend.started);
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.process_map.nodes());
             let builds = program_builds::builds_of(&plan, Some(node));
@@ -178,10 +170,10 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             let network = network.map(|network| StepToLauncher::Network { node, network });
             let unsent_reports = builds.into_iter().chain(network).collect();
             let mut step = StepDaemon {
-                local,
-                guard: Some(guard),
+                local: backend.local,
+                guard: Some(backend.guard),
                 link,
-                signals,
+                signals: backend.signals,
                 rank_signals: RankSignals::default(),
                 surroundings,
                 children: tree.first_children(node).collect(),
@@ -193,7 +185,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 incoming: None,
                 unsent_reports,
                 job_ended: false,
-                watch,
+                watch: backend.watch,
             };
             step.run_job(backlog)
         }
@@ -202,12 +194,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 code: failure.code(),
                 message: failure.to_string(),
             })];
-            link.last_word(
-                FrameAddress::Launcher,
-                FrameClass::Carried,
-                &refusal,
-                LAST_WORDS,
-            );
+            link.last_word(FrameClass::Carried, &refusal, LAST_WORDS);
             Ok(0)
         }
     }
@@ -254,9 +241,7 @@ impl StepDaemon {
             }
             self.local.tick().map_err(broken)?;
             self.check_agent();
-            if self.stdin_feeder.find_first_read(self.now()) {
-                self.report_to_launcher(&[StepToLauncher::InputRead]);
-            }
+            self.report_input();
             self.pass_on().map_err(broken)?;
             self.run_orphaned();
         }
@@ -364,7 +349,10 @@ impl StepDaemon {
         while let Some(one) = self.local.next_report() {
             match &one {
                 StepToLauncher::Output { stream, bytes, .. } => {
-                    self.use_credit(*stream, bytes.len())?
+                    // Reading pauses when no credit is left.
+                    if self.state.spend(*stream, bytes.len()) {
+                        self.local.pause(*stream, true)?;
+                    }
                 }
                 StepToLauncher::AllStarted { job } if job.is_initial() => {
                     self.label.turn(JobStage::Running);
@@ -382,14 +370,6 @@ impl StepDaemon {
         Ok(())
     }
 
-    /// Subtracts output that will be sent from the credit; pauses reading when none is left.
-    fn use_credit(&mut self, stream: Stream, bytes: usize) -> std::io::Result<()> {
-        match self.state.spend(stream, bytes) {
-            true => self.local.pause(stream, true),
-            false => Ok(()),
-        }
-    }
-
     /// Sends all collected reports to the launcher.
     fn flush_reports(&mut self) {
         self.state.reports_flushed();
@@ -403,7 +383,7 @@ impl StepDaemon {
         if self.stdin_feeder.find_first_read(self.now()) {
             self.report_to_launcher(&[StepToLauncher::InputRead]);
         }
-        if let Some(open) = self.stdin_feeder.take_report() {
+        if let Some(open) = self.stdin_feeder.report.take() {
             self.report_to_launcher(&[StepToLauncher::InputTaken { open }]);
         }
     }

@@ -11,6 +11,7 @@ use clap::Args;
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{found, query_records};
+use super::remote_launch::{option_words, switch_word};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::jobs::LocalJobInfo;
 use crate::jobs::query_launcher::Quiet;
@@ -89,12 +90,9 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
     if args.launch.is_empty() {
         if let Some(host) = LauncherHost::find(args.hosts, args.job.as_deref())? {
             let mut options = Vec::new();
-            if let Some(ranks) = args.ranks {
-                options.extend(["--ranks".into(), ranks.to_string().into()]);
-            }
-            if args.print {
-                options.push("--print".into());
-            }
+            let ranks = args.ranks.map(|ranks| ranks.to_string());
+            options.extend(option_words("--ranks", ranks));
+            options.extend(switch_word("--print", args.print));
             return Err(host.execute("debug", options, true));
         }
     } else if args.hosts.has_any() {

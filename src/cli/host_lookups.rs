@@ -9,9 +9,8 @@ use std::time::Duration;
 use wireup_core::executables::{AGENT, FIND_HOSTS};
 
 use super::lookup_progress::LookupProgress;
-use super::node_status::own_node;
+use super::node_status::{own_agent, own_node};
 use super::options::{BatchSystemArg, HostsArgs, HostsListArgs};
-use crate::backend::local_agent;
 use crate::inspect::agent_file;
 use crate::plan::batch_systems::{self, BatchAllocation, BatchEnvironment};
 use crate::plan::{hostfile, launch_names};
@@ -19,7 +18,6 @@ use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::hosts::lookup::HostWait;
 use wireup_core::job::hosts::lookup::{HostLookup, HostSource};
 use wireup_core::job::hosts::{self, HostEntry, HostList, HostSpec};
-use wireup_core::job::ids::UserId;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::wording::counted;
 use wireup_sys::own_host;
@@ -73,6 +71,7 @@ impl HostsArgs {
         // Agents that run on this machine are used for it too.
         let needs_none = launch_agents.is_none() && self.agent.is_none() && allocation.is_none();
         let agent = OnceCell::new();
+        let has_agent = || own_agent(None).is_some();
         let is_own =
             |name: &str| needs_none && own_host::is_own(name) && !agent.get_or_init(has_agent);
         if let (Some(found), false) = (&allocation, names_hosts) {
@@ -166,13 +165,6 @@ fn batch_output(words: &[&str], progress: LookupProgress) -> io::Result<String> 
         true => String::from_utf8(output).map_err(io::Error::other),
         false => Err(io::Error::other(status.to_string())),
     }
-}
-
-/// Whether an agent that this user can use runs on this machine.
-fn has_agent() -> bool {
-    let user = UserId(rustix::process::geteuid().as_raw());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    local_agent::try_find(None, user, runtime.as_deref()).is_some()
 }
 
 /// Refuses names of hosts that resolvers read as an address.

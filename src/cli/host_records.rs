@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::node_status::query_nodes;
 use super::options::HostsListArgs;
-use super::remote_launch::{SCRIPT, WITHOUT_MPI};
+use super::remote_launch::{SCRIPT, WITHOUT_MPI, option_words};
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::printable;
@@ -117,9 +117,7 @@ fn launch(
     command.arg0("wireup").arg("run").args(WITHOUT_MPI);
     command.args(["--ppn", "1", "--label", "--wdir", "/"]);
     command.args(["--hosts", &list.join(",")]);
-    if let Some(agent) = agent {
-        command.arg("--agent").arg(agent);
-    }
+    command.args(option_words("--agent", agent));
     command.args(["sh", "-c", SCRIPT]).arg(&own);
     command.args(words);
     command.stdin(Stdio::null()).output()

@@ -10,6 +10,7 @@ use super::launch_command::job_of;
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{choose, scope};
+use super::remote_launch::{option_words, switch_word};
 use super::run::grace_of;
 use crate::cli::value_error::ValueError;
 use crate::jobs::termination::{self, EndError, SentSignal, SignalRecipient};
@@ -95,18 +96,15 @@ impl KillArgs {
                  one of them",
             ));
         }
-        let mut options = vec!["--signal".to_owned(), self.signal.as_raw().to_string()];
-        if !self.ranks.is_empty() {
-            let ranks: Vec<String> = self.ranks.iter().map(u32::to_string).collect();
-            options.extend(["--rank".to_owned(), ranks.join(",")]);
-        }
-        if self.no_wait {
-            options.push("--no-wait".to_owned());
-        }
+        let signal = self.signal.as_raw().to_string();
+        let mut options: Vec<OsString> = vec!["--signal".into(), signal.into()];
+        let ranks: Vec<String> = self.ranks.iter().map(u32::to_string).collect();
+        let ranks = (!ranks.is_empty()).then(|| ranks.join(","));
+        options.extend(option_words("--rank", ranks));
+        options.extend(switch_word("--no-wait", self.no_wait));
         let job = self.jobs.first().map(String::as_str);
         let host = LauncherHost::among(self.hosts, job)?;
-        let options = options.into_iter().map(OsString::from);
-        Err(host.execute("kill", options.collect(), false))
+        Err(host.execute("kill", options, false))
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::host_records::HostRecords;
 use super::options::HostsListArgs;
 use super::ps;
-use super::remote_launch::{SCRIPT, WITHOUT_MPI, become_run, host_options};
+use super::remote_launch::{SCRIPT, WITHOUT_MPI, become_run, host_options, option_words};
 use crate::jobs::name;
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
@@ -128,9 +128,7 @@ impl LauncherHost {
         let options_of_run = options_of_run.chain(["--wdir", "/"]);
         let mut words: Vec<OsString> = options_of_run.map(OsString::from).collect();
         words.extend(host_options(OsStr::new(&self.host)));
-        if let Some(agent) = self.agent {
-            words.extend(["--agent".into(), agent.into_os_string()]);
-        }
+        words.extend(option_words("--agent", self.agent));
         words.extend(["sh", "-c", SCRIPT].map(OsString::from));
         words.extend([own.into_os_string(), command.into()]);
         words.extend(options);

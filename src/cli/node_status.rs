@@ -21,16 +21,20 @@ use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 /// Time limit of the agent's reply; the agent waits a few seconds for every other one.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Connects to an agent of this machine that this user can use, and does not wait for one that is being restarted.
+pub(super) fn own_agent(agent: Option<&Path>) -> Option<OwnedFd> {
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    local_agent::try_find(agent, user, runtime.as_deref())
+}
+
 /// Returns the name and address of this machine's agent; without an agent, the host name.
 pub(super) fn own_node(
     agent: Option<&Path>,
     progress: LookupProgress,
 ) -> Option<(String, Option<String>)> {
-    // Does not wait for an agent that is being restarted.
-    let user = UserId(rustix::process::geteuid().as_raw());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    let socket = local_agent::try_find(agent, user, runtime.as_deref());
-    let nodes = socket.and_then(|socket| query_over_socket(socket, Vec::new(), progress).ok());
+    let nodes =
+        own_agent(agent).and_then(|socket| query_over_socket(socket, Vec::new(), progress).ok());
     match nodes.and_then(|nodes| nodes.into_iter().next()) {
         Some(NodeStatus {
             name, advertised, ..

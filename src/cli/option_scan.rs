@@ -65,11 +65,6 @@ impl OptionTable {
         }
     }
 
-    /// The parser's description.
-    pub(super) fn into_command(self) -> Command {
-        self.command
-    }
-
     /// The parser for these words; it has negations only if a word is one.
     pub(super) fn into_parser(self, words: &[OsString]) -> Command {
         match words.iter().any(|word| self.negates(word)) {

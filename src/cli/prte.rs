@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getpid, getppid};
 
+use super::remote_launch::option_words;
 use super::serve::proxy_program;
 use crate::detached::detached_start::start;
 use crate::rank_proxy::openmpi_singleton;
@@ -89,9 +90,7 @@ fn serve(request: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
     let mut args: Vec<OsString> = ["--pmi", "pmix", "--oversubscribe", "-n", "1"]
         .map(OsString::from)
         .to_vec();
-    if let Some(library) = libpmix_of_parent() {
-        args.extend(["--libpmix".into(), library.into_os_string()]);
-    }
+    args.extend(option_words("--libpmix", libpmix_of_parent()));
     args.extend(proxy_program(RANK_COMMAND)?);
     args.push(own.into());
     let numbers = [writes.as_raw_fd(), keepalive.as_raw_fd()];

@@ -24,6 +24,20 @@ done
 echo "no $0 on $(uname -n), and no wireup in PATH" >&2
 exit 127"#;
 
+/// Returns the words of an option with its value; none without a value.
+pub(super) fn option_words(
+    name: &str,
+    value: Option<impl Into<OsString>>,
+) -> impl Iterator<Item = OsString> {
+    let words = value.map(|value| [OsString::from(name), value.into()]);
+    words.into_iter().flatten()
+}
+
+/// Returns the word of an option that takes no value, if it is set.
+pub(super) fn switch_word(name: &str, is_set: bool) -> Option<OsString> {
+    is_set.then(|| name.into())
+}
+
 /// Returns options of `wireup run` for one host, from the addresses and the agent command of `wireup env`.
 pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
     let addresses = env::var(ADDRESSES).unwrap_or_default();
@@ -33,9 +47,8 @@ pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
     });
     let entry = entry.map_or_else(|| host.to_owned(), OsString::from);
     let mut words = vec!["--hosts".into(), entry];
-    if let Some(command) = env::var_os(AGENTS).filter(|command| !command.is_empty()) {
-        words.extend(["--launch-agents".into(), command]);
-    }
+    let command = env::var_os(AGENTS).filter(|command| !command.is_empty());
+    words.extend(option_words("--launch-agents", command));
     words
 }
 

@@ -1,12 +1,11 @@
 //! `wireup resize`: hosts that join a running launch, and hosts that leave it.
 
-use std::ffi::OsString;
-
 use clap::Args;
 
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::found;
+use super::remote_launch::{option_words, switch_word};
 use crate::jobs::query_launcher::resize_job;
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::{HostList, HostsProblem};
@@ -64,16 +63,12 @@ fn parse_list(text: &str) -> Result<String, HostsProblem> {
 ///
 /// # Errors
 /// [`CommandError`] if the job does not exist, or its launcher refuses the change.
-pub(super) fn execute(mut args: ResizeArgs) -> Result<u8, CommandError> {
-    let hosts = std::mem::take(&mut args.hosts);
-    if let Some(host) = LauncherHost::find(hosts, args.job.as_deref())? {
-        let lists = [("--add", &args.add), ("--remove", &args.remove)];
-        let options = lists.into_iter().filter_map(|(name, list)| {
-            let list = list.as_ref()?;
-            Some([name.into(), list.into()])
-        });
-        let mut options: Vec<OsString> = options.flatten().collect();
-        options.extend(args.end_ranks.then(|| "--end-ranks".into()));
+pub(super) fn execute(args: ResizeArgs) -> Result<u8, CommandError> {
+    if let Some(host) = LauncherHost::find(args.hosts, args.job.as_deref())? {
+        let mut options = Vec::new();
+        options.extend(option_words("--add", args.add));
+        options.extend(option_words("--remove", args.remove));
+        options.extend(switch_word("--end-ranks", args.end_ranks));
         return Err(host.execute("resize", options, false));
     }
     let job = found(args.job.as_deref())?;

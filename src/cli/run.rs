@@ -97,10 +97,10 @@ fn starts_ranks_here(args: &[OsString]) -> bool {
 fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     let own = OptionTable::from_parser::<RunArgs>();
     let line = CommandLine::new(&own, args.into_iter().skip(2)).map_err(CommandError::request)?;
-    if let Some(topic) = topics::topic(&own, line.first()) {
+    if let Some(topic) = topics::topic(&own, &line.first) {
         return topics::show(topic).map(RunRequest::Answered);
     }
-    if let Some(problem) = more_hosts::find(&own, line.first()) {
+    if let Some(problem) = more_hosts::find(&own, &line.first) {
         return Err(CommandError::request(problem));
     }
     let defaults = launch_lookups::read_defaults(&own, &line)?;
@@ -139,7 +139,7 @@ fn answer(
     defaults: &Defaults,
     line: &CommandLine,
 ) -> Result<u8, CommandError> {
-    wireup_agent_args::usage_errors::answer(error, || blame(error, defaults, line.first()))
+    wireup_agent_args::usage_errors::answer(error, || blame(error, defaults, &line.first))
 }
 
 /// Returns the job that `wireup run` with these words would run.

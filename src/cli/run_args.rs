@@ -108,10 +108,7 @@ pub(super) fn names_program(words: &[OsString]) -> bool {
 
 /// Parses words that start with the first option.
 pub(super) fn parse(own: OptionTable, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
-    let mut questions = words
-        .iter()
-        .filter(|word| *word == "--help" || *word == "-h");
-    let question = questions.next();
+    let question = words.iter().find(|word| *word == "--help" || *word == "-h");
     let mut command = own.into_parser(&words);
     if question.is_some_and(|word| word == "-h") {
         command = brief(command);

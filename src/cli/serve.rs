@@ -14,7 +14,7 @@ use super::foreign_options::option_table::OWN;
 use super::foreign_options::translate;
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::options::choice;
-use super::remote_launch::become_run;
+use super::remote_launch::{become_run, option_words, switch_word};
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
 use crate::inspect::agent_file;
@@ -109,23 +109,15 @@ impl PortArgs {
             let dir = dir.map_err(|error| CommandError::system("--env-dir", error))?;
             words.extend(["--env-dir".into(), dir.into_os_string()]);
         }
-        if let Some(name) = &self.task_socket {
-            words.extend(["--task-socket".into(), name.into()]);
-        }
-        if self.json {
-            words.push("--json".into());
-        }
+        words.extend(option_words("--task-socket", self.task_socket.as_ref()));
+        words.extend(switch_word("--json", self.json));
         words.extend(["--listen".into(), self.listen.to_string().into()]);
-        if let Some(port) = self.pmi_port {
-            words.extend(["--pmi-port".into(), port.to_string().into()]);
-        }
-        if self.restartable {
-            words.push("--restartable".into());
-        }
-        if let Some(auth) = self.pmi_port_auth {
-            let auth = choice_name(&PortAuth::NAMES, auth);
-            words.extend(["--pmi-port-auth", auth].map(OsString::from));
-        }
+        let port = self.pmi_port.map(|port| port.to_string());
+        words.extend(option_words("--pmi-port", port));
+        words.extend(switch_word("--restartable", self.restartable));
+        let auth = self.pmi_port_auth;
+        let auth = auth.map(|auth| choice_name(&PortAuth::NAMES, auth));
+        words.extend(option_words("--pmi-port-auth", auth));
         Ok(words)
     }
 }
@@ -146,8 +138,9 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError>
     let (name, words) = line.split_at(line.len().min(2));
     let translated = translate(&all, &OWN, words.to_vec()).map_err(CommandError::request)?;
     if let Some(option) = translated.unknown {
-        let alone = all.into_command().no_binary_name(true);
-        let error = alone.try_get_matches_from([&option]).err();
+        let words = [option];
+        let alone = all.into_parser(&words).no_binary_name(true);
+        let error = alone.try_get_matches_from(words).err();
         let line = error.map_or_else(String::new, |error| one_line(&error));
         return Err(CommandError::request(line));
     }
@@ -192,7 +185,7 @@ pub(super) fn execute(args: ServeArgs) -> CommandError {
         Err(failure) => return failure,
     };
     let mut options: Vec<OsString> = vec!["-n".into(), args.n.to_string().into()];
-    options.extend(args.ports.restartable.then(|| "--restartable".into()));
+    options.extend(switch_word("--restartable", args.ports.restartable));
     options.extend(args.words);
     become_proxies(options, RANK_COMMAND, words)
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{found, query_records};
+use super::remote_launch::{option_words, switch_word};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::jobs::query_launcher::{Progress, Watcher};
 use crate::report::process_names::{RankKey, listed};
@@ -83,12 +84,9 @@ impl RankSelection {
         let Some(host) = LauncherHost::find(hosts, self.job.as_deref())? else {
             return Ok(());
         };
-        if let Some(ranks) = &self.ranks {
-            options.extend(["--ranks".into(), ranks.to_string().into()]);
-        }
-        if self.json {
-            options.push("--json".into());
-        }
+        let ranks = self.ranks.as_ref().map(RankSet::to_string);
+        options.extend(option_words("--ranks", ranks));
+        options.extend(switch_word("--json", self.json));
         Err(host.execute(command, options, false))
     }
 

@@ -27,28 +27,24 @@ pub(super) fn finish(
         // Reports that cannot be read now are no longer needed.
         let _ = controller.fail(FailureCause::Interrupted(libc::SIGKILL));
     }
-    explain(&mut controller);
+    explain(&mut controller.cx);
     if result.is_ok() {
         inspect_core_dump(&mut controller);
         print_failures(&mut controller);
         controller.services.singletons.report(&mut controller.cx);
     }
-    let known = controller.cx.supervisor.cause().is_some();
+    let Controller { services, cx, .. } = &mut controller;
+    let known = cx.supervisor.cause().is_some();
     // A deliberate kill leaves as much behind as a crash.
     let killed = |life: &RankStatus| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
-    let abnormal = controller.cx.supervisor.cause().is_some()
-        || controller.cx.supervisor.tolerated().is_some()
-        || controller.cx.ranks.iter().any(killed);
-    let ends = launch_spawns::unreported_job_ends(&controller.cx);
-    let end = controller.services.counters.summary(&controller.cx);
-    controller.cx.steps.send(LauncherToStep::LaunchEnded(end));
-    controller
-        .cx
-        .steps
-        .send(LauncherToStep::Finish { abnormal, ends });
-    if controller.cx.end_signals > 0 {
+    let abnormal = known || cx.supervisor.tolerated().is_some() || cx.ranks.iter().any(killed);
+    let ends = launch_spawns::unreported_job_ends(cx);
+    let end = services.counters.summary(cx);
+    cx.steps.send(LauncherToStep::LaunchEnded(end));
+    cx.steps.send(LauncherToStep::Finish { abnormal, ends });
+    if cx.end_signals > 0 {
         // The signal came after the exit of the last rank, and asks to shorten the cleanup.
-        controller.cx.steps.send(LauncherToStep::Hurry);
+        cx.steps.send(LauncherToStep::Hurry);
     }
     // If waiting fails, the guard cleans up.
     if controller
@@ -59,17 +55,18 @@ pub(super) fn finish(
     }
     if !known && result.is_ok() {
         // The ranks had ended; a host was lost before its last report.
-        explain(&mut controller);
+        explain(&mut controller.cx);
         let line = failure_line(&controller.cx, controller.cx.supervisor.cause());
-        print_end_reason(&mut controller, line);
+        print_end_reason(&mut controller.cx, line);
     }
-    let code = controller.cx.supervisor.exit_code();
-    controller.cx.streams.end_lines();
-    status_records::record_result(&mut controller.cx, code, result.as_ref().err());
+    let Controller { services, cx, .. } = &mut controller;
+    let code = cx.supervisor.exit_code();
+    cx.streams.end_lines();
+    status_records::record_result(cx, code, result.as_ref().err());
     // A launch that was refused before its start leaves an older report as it is.
-    let refused = result.is_err() && controller.cx.ranks.iter().all(|life| life.pid.is_none());
-    let is_reported = refused || status_records::write_reports(&mut controller.cx);
-    controller.services.names.leave(&mut controller.cx);
+    let refused = result.is_err() && cx.ranks.iter().all(|life| life.pid.is_none());
+    let is_reported = refused || status_records::write_reports(cx);
+    services.names.leave(cx);
     flush(&mut controller);
     controller.services.terminal.leave(&mut controller.cx);
     // A missing report fails the job as lost output does: a script must not take the job for complete.
@@ -83,25 +80,23 @@ pub(super) fn finish(
 
 /// Inspects the core dump of the rank that was killed by a signal, if the kernel wrote one.
 fn inspect_core_dump(controller: &mut Controller) {
+    let Controller { services, cx, .. } = &mut *controller;
     let Some(FailureCause::RankFailed {
         rank,
         end: RankEnd::Signal(signal),
-    }) = controller.cx.supervisor.cause()
+    }) = cx.supervisor.cause()
     else {
         return;
     };
     let signal = *signal;
-    let Some(rank) = controller.cx.jobs.look_up(*rank) else {
+    let Some(rank) = cx.jobs.look_up(*rank) else {
         return;
     };
-    if !DUMPING.contains(&signal) || !may_be_dumped(&controller.cx, rank) {
+    if !DUMPING.contains(&signal) || !may_be_dumped(cx, rank) {
         return;
     }
-    let before = controller.cx.end_signals;
-    controller
-        .services
-        .queries
-        .inspect_core_dump(&mut controller.cx, rank);
+    let before = cx.end_signals;
+    services.queries.inspect_core_dump(cx, rank);
     let known = |controller: &Controller| {
         controller.cx.failure_facts.dump_of(rank).is_some() || controller.cx.end_signals > before
     };
@@ -132,13 +127,13 @@ const DUMPING: [i32; 10] = [
 ];
 
 /// Replaces the failure cause with a more precise one, if the hosts have reported it since.
-fn explain(controller: &mut Controller) {
+fn explain(cx: &mut LaunchContext) {
     // On one machine the launcher sees the cause itself.
-    if let StepLinks::Hosts(hosts) = &controller.cx.steps
-        && let Some(cause) = controller.cx.supervisor.cause()
+    if let StepLinks::Hosts(hosts) = &cx.steps
+        && let Some(cause) = cx.supervisor.cause()
         && let Some(better) = hosts.explain(cause)
     {
-        controller.cx.supervisor.explain(better);
+        cx.supervisor.explain(better);
     }
 }
 
@@ -152,14 +147,13 @@ fn flush(controller: &mut Controller) {
     let queued = wait_for_reader(controller, before, output, 0, patience);
     controller.cx.status.close();
     let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
+    let cx = &mut controller.cx;
     // The queue is also empty if the reader has just closed the stream.
-    status_records::check_status(&mut controller.cx);
-    if lost > 0 && controller.cx.end_signals == before {
-        controller
-            .cx
-            .print_line("warning: the status stream (--json) has no reader; its end is lost");
+    status_records::check_status(cx);
+    if lost > 0 && cx.end_signals == before {
+        cx.print_line("warning: the status stream (--json) has no reader; its end is lost");
     }
-    controller.cx.streams.close();
+    cx.streams.close();
     wait_for_reader(controller, before, output, queued, patience);
 }
 
@@ -189,39 +183,35 @@ fn wait_for_reader(
 
 /// Prints the reason for the end of the job, or the number of failed ranks if the job continued.
 fn print_failures(controller: &mut Controller) {
-    let supervisor = &controller.cx.supervisor;
+    let Controller { services, cx, .. } = controller;
+    let supervisor = &cx.supervisor;
     let (code, failed) = (supervisor.exit_code(), supervisor.failed());
     if let Some(first) = supervisor.tolerated() {
-        let size = controller.cx.jobs.size();
-        let policy = controller.cx.plan.spec.ending.exit;
+        let size = cx.jobs.size();
+        let policy = cx.plan.spec.ending.exit;
         if supervisor.cause().is_none() && (failed > 1 || code != first.exit_code()) {
             let text = format!(
                 "{failed} of {} failed; exit code {code} (--exit-policy {policy})",
                 counted(size, "rank")
             );
-            controller.cx.print_line(&text);
+            cx.print_line(&text);
         } else if failed > 1 {
-            controller
-                .cx
-                .print_line(&format!("{failed} of {size} ranks failed"));
+            cx.print_line(&format!("{failed} of {size} ranks failed"));
         }
     }
-    let line = failure_line(&controller.cx, controller.cx.supervisor.cause());
+    let line = failure_line(cx, cx.supervisor.cause());
     let is_failed = line.is_some();
-    print_end_reason(controller, line);
+    print_end_reason(cx, line);
     if is_failed {
-        controller
-            .services
-            .hosts
-            .name_shared_address(&mut controller.cx);
+        services.hosts.name_shared_address(cx);
     }
 }
 
 /// Prints the reason for the end of the job; in an allocation, Slurm's reason comes first.
-fn print_end_reason(controller: &mut Controller, line: Option<String>) {
-    let slurm = line.as_ref().and_then(|_| ended_by_slurm(&controller.cx));
+fn print_end_reason(cx: &mut LaunchContext, line: Option<String>) {
+    let slurm = line.as_ref().and_then(|_| ended_by_slurm(cx));
     let lines: Vec<String> = slurm.into_iter().chain(line).collect();
     if !lines.is_empty() {
-        controller.cx.print_line(&lines.join("; "));
+        cx.print_line(&lines.join("; "));
     }
 }

@@ -7,6 +7,7 @@ use super::host_reports::SidecarInfo;
 use super::launch_effect::LaunchEffect;
 use super::launch_services::SERVICES;
 use super::launch_stage::LaunchStage;
+use super::launcher_signals::handle_signals;
 use super::queued_spawn::{QueuedSpawn, SpawnSource};
 use super::rank_labels::set_label;
 use super::rank_status::RankStatus;
@@ -69,21 +70,17 @@ impl Controller {
         // Exits first: reports of other ranks about an exited rank are consequences of its exit.
         ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
         for event in &ready {
+            let Self { services, cx, .. } = self;
             match event.token.source {
-                PollSource::Signals => self
-                    .services
-                    .signals
-                    .take(&mut self.cx, &mut self.services.terminal),
-                PollSource::Orders => self.services.orders.take(&mut self.cx),
-                PollSource::Director => self.services.tools.on_director_end(&mut self.cx),
-                PollSource::Wake => self.services.terminal.update(&mut self.cx),
-                PollSource::Rendezvous => self.services.names.on_ready(&mut self.cx, *event),
-                PollSource::Requests => {
-                    self.services
-                        .queries
-                        .on_ready(&mut self.cx, &self.services.counters, *event)
+                PollSource::Signals => {
+                    handle_signals(&mut services.signals, cx, &mut services.terminal)
                 }
-                PollSource::Allocator => self.services.allocations.on_ready(&mut self.cx, *event),
+                PollSource::Orders => services.orders.take(cx),
+                PollSource::Director => services.tools.on_director_end(cx),
+                PollSource::Wake => services.terminal.update(cx),
+                PollSource::Rendezvous => services.names.on_ready(cx, *event),
+                PollSource::Requests => services.queries.on_ready(cx, &services.counters, *event),
+                PollSource::Allocator => services.allocations.on_ready(cx, *event),
                 _ => {}
             }
             self.cx.steps.dispatch(*event)?;
@@ -101,38 +98,28 @@ impl Controller {
     pub(super) fn settle(&mut self) -> std::io::Result<()> {
         // The effects of an effect come before those that follow it.
         for effect in std::mem::take(&mut self.cx.effects) {
+            let Self { services, cx, .. } = self;
             match effect {
-                LaunchEffect::EndBegun => self.services.progress.expect_end(&self.cx),
-                LaunchEffect::HangUp => self.services.terminal.hang_up(&mut self.cx),
+                LaunchEffect::EndBegun => services.progress.expect_end(cx),
+                LaunchEffect::HangUp => services.terminal.hang_up(cx),
                 LaunchEffect::Fail(cause) => self.fail(cause)?,
                 LaunchEffect::RequestSpawn(spawn) => {
-                    if let Some(spawn) = self.services.membership.admit(&mut self.cx, spawn) {
-                        self.services.spawns.decide(&mut self.cx, spawn, None);
+                    if let Some(spawn) = services.membership.admit(cx, spawn) {
+                        services.spawns.decide(cx, spawn, None);
                     }
                 }
-                LaunchEffect::DecideSpawn(spawn) => {
-                    self.services.spawns.decide(&mut self.cx, spawn, None)
-                }
-                LaunchEffect::Resize(request) => {
-                    self.services.membership.resize(&mut self.cx, request);
-                }
+                LaunchEffect::DecideSpawn(spawn) => services.spawns.decide(cx, spawn, None),
+                LaunchEffect::Resize(request) => services.membership.resize(cx, request),
                 LaunchEffect::Resized(number, result) => {
-                    self.services
-                        .queries
-                        .answer_resize(&mut self.cx, number, result);
+                    services.queries.answer_resize(cx, number, result)
                 }
-                LaunchEffect::JobEnded(job) => {
-                    self.services.allocations.on_job_ended(&mut self.cx, job)
+                LaunchEffect::JobEnded(job) => services.allocations.on_job_ended(cx, job),
+                LaunchEffect::NameSharedAddress => services.hosts.name_shared_address(cx),
+                LaunchEffect::InspectStalled(ranks) => {
+                    services.queries.inspect_stalled_ranks(cx, ranks)
                 }
-                LaunchEffect::NameSharedAddress => {
-                    self.services.hosts.name_shared_address(&mut self.cx);
-                }
-                LaunchEffect::InspectStalled(ranks) => self
-                    .services
-                    .queries
-                    .inspect_stalled_ranks(&mut self.cx, ranks),
                 LaunchEffect::StallInspected { ranks, found } => {
-                    self.services.stall.judge(&mut self.cx, &ranks, found)
+                    services.stall.judge(cx, &ranks, found)
                 }
             }
             self.settle()?;
@@ -220,95 +207,85 @@ impl Controller {
     }
 
     fn on_link_report(&mut self, report: LinkReport) {
+        let Self { services, cx, .. } = self;
         match report {
             LinkReport::NodeReady { node } => {
-                let plan = Arc::clone(&self.cx.plan);
-                status_records::record_node(&mut self.cx, &plan, node);
+                let plan = Arc::clone(&cx.plan);
+                status_records::record_node(cx, &plan, node);
             }
             LinkReport::NodeJoined { node, refusal } => {
-                self.services.membership.on_host_joined(
-                    &mut self.cx,
-                    &self.services.waits,
-                    node,
-                    refusal,
-                );
+                services
+                    .membership
+                    .on_host_joined(cx, &services.waits, node, refusal)
             }
-            LinkReport::NodeLeft { node } => {
-                self.services.membership.on_host_left(&mut self.cx, node);
-            }
-            LinkReport::NodesRefused(refusals) => self.services.hosts.refuse(refusals),
+            LinkReport::NodeLeft { node } => services.membership.on_host_left(cx, node),
+            LinkReport::NodesRefused(refusals) => services.hosts.refuse(refusals),
             LinkReport::RankLost { rank } => {
-                let now = self.cx.now();
-                self.cx.ranks.get_mut(rank).end.get_or_insert((now, None));
-                self.services.spawns.free_slots();
-                let offered = self.cx.plan.offer.pmi || self.cx.plan.offer.pmix;
-                let unjoined = offered && !self.cx.ranks.get(rank).connected;
+                let now = cx.now();
+                cx.ranks.get_mut(rank).end.get_or_insert((now, None));
+                services.spawns.free_slots();
+                let offered = cx.plan.offer.pmi || cx.plan.offer.pmix;
+                let unjoined = offered && !cx.ranks.get(rank).connected;
                 let unjoined = unjoined.then(|| rank.job());
-                self.cx.supervisor.rank_lost(rank.global(), unjoined, now);
-                status_records::rank_changed(&mut self.cx, rank, RankState::Ended);
-                self.services.spawns.on_process_gone(&mut self.cx, rank);
+                cx.supervisor.rank_lost(rank.global(), unjoined, now);
+                status_records::rank_changed(cx, rank, RankState::Ended);
+                services.spawns.on_process_gone(cx, rank);
             }
         }
     }
 
     fn on_step_report(&mut self, report: KnownReport) -> std::io::Result<()> {
+        let Self { services, cx, .. } = self;
         match report {
             StepToLauncher::SidecarLoaded {
                 node,
                 libpmix,
                 warnings,
             } => {
-                if !self
-                    .services
+                if !services
                     .hosts
                     .add_sidecar(node, SidecarInfo { libpmix, warnings })
                 {
-                    self.services.counters.sidecar_restarted();
+                    services.counters.sidecar_restarted();
                 }
             }
-            StepToLauncher::Builds { node, builds } => {
-                self.services.hosts.add_builds(node, builds);
-            }
-            StepToLauncher::Network { node, network } => {
-                self.services.hosts.add_network(node, network);
-            }
-            StepToLauncher::Ready => {
-                status_records::enter_stage(&mut self.cx, LaunchStage::Starting)
-            }
+            StepToLauncher::Builds { node, builds } => services.hosts.add_builds(node, builds),
+            StepToLauncher::Network { node, network } => services.hosts.add_network(node, network),
+            StepToLauncher::Ready => status_records::enter_stage(cx, LaunchStage::Starting),
             StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.cx.now())?,
             StepToLauncher::NotStarted { rank, cause } => {
-                self.cx.supervisor.rank_skipped();
-                status_records::rank_changed(&mut self.cx, rank, RankState::NotStarted);
+                cx.supervisor.rank_skipped();
+                status_records::rank_changed(cx, rank, RankState::NotStarted);
                 let fate = cause
                     .as_ref()
                     .map_or(JOB_ENDED, |cause| cause.consequence().name);
-                self.cx.ranks.get_mut(rank).fate = Some(fate);
-                self.services.spawns.free_slots();
+                cx.ranks.get_mut(rank).fate = Some(fate);
+                services.spawns.free_slots();
                 if let Some(cause) = cause
-                    && !self.services.spawns.fails_spawn(&mut self.cx, rank, &cause)
+                    && !services.spawns.fails_spawn(cx, rank, &cause)
                 {
-                    supervision::fail(&mut self.cx, cause);
+                    supervision::fail(cx, cause);
                 }
-                self.services.spawns.on_process_gone(&mut self.cx, rank);
+                services.spawns.on_process_gone(cx, rank);
             }
             StepToLauncher::Bound { topology, ranks } => {
-                status_records::record_bindings(&mut self.cx, &topology, &ranks)
+                status_records::record_bindings(cx, &topology, &ranks)
             }
             StepToLauncher::AllStarted { job } => {
                 if job.is_initial() {
-                    let size = self.cx.plan.job.process_map.size() as usize;
-                    let mut own = self.cx.ranks.iter().take(size);
+                    let size = cx.plan.job.process_map.size() as usize;
+                    let mut own = cx.ranks.iter().take(size);
                     // The start is also reported without a rank that was lost with its host, if the others continue.
-                    if own.all(|life| life.pid.is_some()) || !self.cx.supervisor.is_ending() {
+                    if own.all(|life| life.pid.is_some()) || !cx.supervisor.is_ending() {
                         (self.report_start)();
                     }
                     self.all_started();
                 } else {
-                    self.services.spawns.on_started(&mut self.cx, job);
+                    services.spawns.on_started(cx, job);
                 }
             }
             StepToLauncher::Connected { rank, dialect } => {
-                self.services.dialects.judge(&mut self.cx, rank, dialect);
+                services.dialects.judge(cx, rank, dialect);
                 self.on_rank_report(rank, RankState::Connected);
             }
             StepToLauncher::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
@@ -320,28 +297,23 @@ impl Controller {
                 self.rank_judged(rank, end, &Arc::new(state), self.cx.now());
             }
             StepToLauncher::Left { waiting, cause } => {
-                let now = self.cx.now();
-                self.cx.supervisor.rank_left(waiting, cause, now);
+                let now = cx.now();
+                cx.supervisor.rank_left(waiting, cause, now);
             }
             StepToLauncher::Failed { cause, state } => {
-                let rank = cause.rank().and_then(|rank| self.cx.jobs.look_up(rank));
+                let rank = cause.rank().and_then(|rank| cx.jobs.look_up(rank));
                 if let (Some(rank), Some(state)) = (rank, state) {
-                    self.cx.ranks.get_mut(rank).pmi = Some(Arc::new(state));
+                    cx.ranks.get_mut(rank).pmi = Some(Arc::new(state));
                 }
-                if !self
-                    .services
-                    .queries
-                    .shows_stacks_before(&mut self.cx, &cause)
-                {
-                    supervision::fail(&mut self.cx, cause);
+                if !services.queries.shows_stacks_before(cx, &cause) {
+                    supervision::fail(cx, cause);
                 }
             }
             StepToLauncher::SidecarLostLate { node, error } => {
                 // A failed job is explained by its first cause.
-                if self.cx.supervisor.cause().is_none() || self.cx.plan.spec.verbose > 0 {
-                    let name = self.cx.plan.node_name(node);
-                    self.cx
-                        .print_line(&failures::sidecar_lost_late(name, &error));
+                if cx.supervisor.cause().is_none() || cx.plan.spec.verbose > 0 {
+                    let name = cx.plan.node_name(node);
+                    cx.print_line(&failures::sidecar_lost_late(name, &error));
                 }
             }
             StepToLauncher::Output {
@@ -349,18 +321,18 @@ impl Controller {
                 stream,
                 bytes,
             } => {
-                let now = self.cx.now();
-                self.services.counters.output(stream, bytes.len());
-                self.services.stall.take_output(rank, &bytes, now);
-                set_label(&mut self.cx, rank);
-                self.cx.streams.take(stream, rank.into(), &bytes, now)?;
-                self.cx.apply_backpressure();
+                let now = cx.now();
+                services.counters.output(stream, bytes.len());
+                services.stall.take_output(rank, &bytes, now);
+                set_label(cx, rank);
+                cx.streams.take(stream, rank.into(), &bytes, now)?;
+                cx.apply_backpressure();
             }
             StepToLauncher::Node { node, report } => self.on_node_report(node, report),
-            StepToLauncher::Tell { text } => self.cx.print_line(&text),
+            StepToLauncher::Tell { text } => cx.print_line(&text),
             StepToLauncher::LoadedMpi { app, process } => {
-                self.services.progress.add_mpi_app(app as usize);
-                self.services.singletons.saw(app as usize, process);
+                services.progress.add_mpi_app(app as usize);
+                services.singletons.saw(app as usize, process);
             }
             // The step links handle these reports.
             StepToLauncher::Lacks(_)
@@ -369,33 +341,26 @@ impl Controller {
             | StepToLauncher::InputTaken { .. }
             | StepToLauncher::InputRead => {}
             StepToLauncher::Prepared { node, refusal } => {
-                self.services
-                    .spawns
-                    .on_node_prepared(&mut self.cx, node, refusal)
+                services.spawns.on_node_prepared(cx, node, refusal)
             }
-            StepToLauncher::Waits(found) => self.services.waits.add_found(found),
-            StepToLauncher::Held => launch_tools::end_without_tool(&mut self.cx),
-            StepToLauncher::JobRefused { job, failure } => {
-                self.services.spawns.fail(&mut self.cx, job, failure)
-            }
+            StepToLauncher::Waits(found) => services.waits.add_found(found),
+            StepToLauncher::Held => launch_tools::end_without_tool(cx),
+            StepToLauncher::JobRefused { job, failure } => services.spawns.fail(cx, job, failure),
             StepToLauncher::Inspected {
                 node,
                 ticket,
                 findings,
                 is_last,
-            } => self
-                .services
+            } => services
                 .queries
-                .on_inspected(&mut self.cx, node, ticket, findings, is_last),
-            StepToLauncher::Reached { node, stage } => {
-                self.services.progress.node_reached(node, stage)
-            }
+                .on_inspected(cx, node, ticket, findings, is_last),
+            StepToLauncher::Reached { node, stage } => services.progress.node_reached(node, stage),
             StepToLauncher::Fences {
                 node,
                 passed,
                 waiting,
-            } => self.services.progress.fences_counted(node, passed, waiting),
-            StepToLauncher::Over => status_records::enter_stage(&mut self.cx, LaunchStage::Ended),
+            } => services.progress.fences_counted(node, passed, waiting),
+            StepToLauncher::Over => status_records::enter_stage(cx, LaunchStage::Ended),
         }
         Ok(())
     }
@@ -441,55 +406,49 @@ impl Controller {
     }
 
     fn on_node_report(&mut self, node: NodeId, report: NodeReport<KnownRank>) {
+        let Self { services, cx, .. } = self;
         match report {
             NodeReport::JobControl(mut demand) => {
                 let ends = !matches!(demand.action, JobControlAction::Signal(_));
                 demand.ranks = demand
                     .ranks
-                    .filter(|ranks| !(ends && self.cx.is_everybody(ranks)));
-                supervision::demand(&mut self.cx, demand);
+                    .filter(|ranks| !(ends && cx.is_everybody(ranks)));
+                supervision::demand(cx, demand);
             }
             NodeReport::FenceLate(late) => {
-                if self.services.fences.warn_late(&mut self.cx, &late) {
-                    self.services.hosts.name_shared_address(&mut self.cx);
-                    self.services
-                        .queries
-                        .show_stacks_of_late_fence(&mut self.cx);
+                if services.fences.warn_late(cx, &late) {
+                    services.hosts.name_shared_address(cx);
+                    services.queries.show_stacks_of_late_fence(cx);
                 }
             }
-            NodeReport::FenceTiming(passage) => self.services.fences.passed(
-                &mut self.cx,
-                &mut self.services.counters,
-                node,
-                *passage,
-            ),
-            NodeReport::Log(text) => self.services.logs.log(&mut self.cx, text),
-            NodeReport::Syslog(text) => self.services.logs.log_to_system(&mut self.cx, &text),
-            NodeReport::Rendezvous { epoch, message } => {
-                self.services.names.send(&mut self.cx, epoch, message)
+            NodeReport::FenceTiming(passage) => {
+                services
+                    .fences
+                    .passed(cx, &mut services.counters, node, *passage)
             }
+            NodeReport::Log(text) => services.logs.log(cx, text),
+            NodeReport::Syslog(text) => services.logs.log_to_system(cx, &text),
+            NodeReport::Rendezvous { epoch, message } => services.names.send(cx, epoch, message),
             NodeReport::Spawn {
                 ticket,
                 requester,
                 request,
             } => {
                 let source = SpawnSource::Node((node, ticket), requester);
-                let limit = SpawnPlanner::new(&self.cx.plan).spawn_limit(&request);
-                let spawn = QueuedSpawn::new(source, request, limit, self.cx.now());
-                self.cx.effects.push(LaunchEffect::RequestSpawn(spawn));
+                let limit = SpawnPlanner::new(&cx.plan).spawn_limit(&request);
+                let spawn = QueuedSpawn::new(source, request, limit, cx.now());
+                cx.effects.push(LaunchEffect::RequestSpawn(spawn));
             }
-            NodeReport::Tools { attached } => {
-                self.services.tools.on_change(&mut self.cx, node, attached)
-            }
-            NodeReport::LaunchDirectives(infos) => launch_tools::direct(&mut self.cx, &infos),
+            NodeReport::Tools { attached } => services.tools.on_change(cx, node, attached),
+            NodeReport::LaunchDirectives(infos) => launch_tools::direct(cx, &infos),
             NodeReport::Allocate {
                 ticket,
                 requester,
                 request,
             } => {
                 let reply_to = (node, ticket);
-                let allocations = &mut self.services.allocations;
-                allocations.on_request(&mut self.cx, reply_to, requester, &request);
+                let allocations = &mut services.allocations;
+                allocations.on_request(cx, reply_to, requester, &request);
             }
         }
     }
@@ -511,21 +470,21 @@ impl Controller {
         usage: Option<ResourceUsage>,
         now: Duration,
     ) {
-        self.services
-            .terminal
-            .end(&mut self.cx, Some(rank.global()));
-        let status = self.cx.ranks.get_mut(rank);
+        let Self { services, cx, .. } = self;
+        services.terminal.end(cx, Some(rank.global()));
+        let status = cx.ranks.get_mut(rank);
         status.end = Some((now, end));
         status.usage = usage;
-        self.services.spawns.free_slots();
-        status_records::rank_changed(&mut self.cx, rank, RankState::Ended);
+        services.spawns.free_slots();
+        status_records::rank_changed(cx, rank, RankState::Ended);
     }
 
     fn rank_judged(&mut self, rank: KnownRank, end: RankEnd, state: &Arc<PmiState>, now: Duration) {
-        self.cx.ranks.get_mut(rank).pmi = Some(Arc::clone(state));
+        let Self { services, cx, .. } = self;
+        cx.ranks.get_mut(rank).pmi = Some(Arc::clone(state));
         let mut orders = Vec::new();
         let left;
-        let (end, state) = match self.cx.is_daemon(rank) {
+        let (end, state) = match cx.is_daemon(rank) {
             // The exit of a debugger's daemon does not affect the job.
             true => {
                 left = PmiState {
@@ -536,48 +495,50 @@ impl Controller {
             }
             false => (end, &**state),
         };
-        let alone = self.services.singletons.failure_of(&self.cx, rank);
+        let alone = services.singletons.failure_of(cx, rank);
         let gone = RankExit {
             rank: rank.global(),
             job: rank.job(),
             end,
             pmi: state,
-            joinable: self.cx.plan.offer.pmi || self.cx.plan.offer.pmix,
+            joinable: cx.plan.offer.pmi || cx.plan.offer.pmix,
             singleton_reason: alone.as_deref(),
         };
-        let fate = self.cx.supervisor.rank_ended(gone, now, &mut orders);
-        self.cx.ranks.get_mut(rank).fate = fate;
-        supervision::carry_out(&mut self.cx, orders);
-        self.services.spawns.on_process_gone(&mut self.cx, rank);
+        let fate = cx.supervisor.rank_ended(gone, now, &mut orders);
+        cx.ranks.get_mut(rank).fate = fate;
+        supervision::carry_out(cx, orders);
+        services.spawns.on_process_gone(cx, rank);
     }
 
     /// Enters the running stage, after every process that could be started was started.
     pub(super) fn all_started(&mut self) {
-        if !self.cx.supervisor.is_ending() {
-            status_records::enter_stage(&mut self.cx, LaunchStage::Running);
-            self.services.singletons.watch(&mut self.cx);
-            if self.cx.plan.scope.is_some() {
-                self.cx.failure_facts.oom_counter = OomCounter::read();
+        let Self { services, cx, .. } = self;
+        if !cx.supervisor.is_ending() {
+            status_records::enter_stage(cx, LaunchStage::Running);
+            services.singletons.watch(cx);
+            if cx.plan.scope.is_some() {
+                cx.failure_facts.oom_counter = OomCounter::read();
             }
-            self.services.progress.expect(&self.cx);
-            debugger_table::show_to_debuggers(&mut self.cx, JobIndex::INITIAL);
+            services.progress.expect(cx);
+            debugger_table::show_to_debuggers(cx, JobIndex::INITIAL);
         }
     }
 
     /// Handles the report that a rank connected to or finalized PMI or PMIx.
     pub(super) fn on_rank_report(&mut self, rank: KnownRank, state: RankState) {
-        if state == RankState::Connected && self.cx.ranks.connect(rank) {
-            if self.cx.ranks.connected() == 1 {
-                self.services.progress.expect(&self.cx);
+        let Self { services, cx, .. } = self;
+        if state == RankState::Connected && cx.ranks.connect(rank) {
+            if cx.ranks.connected() == 1 {
+                services.progress.expect(cx);
             }
-            if self.cx.is_connected() {
-                self.services.stall.watch(&mut self.cx);
-                self.services.progress.all_connected(&mut self.cx);
+            if cx.is_connected() {
+                services.stall.watch(cx);
+                services.progress.all_connected(cx);
             }
         }
-        status_records::rank_changed(&mut self.cx, rank, state);
+        status_records::rank_changed(cx, rank, state);
         if state == RankState::Connected {
-            self.services.spawns.confirm(&mut self.cx, rank.job());
+            services.spawns.confirm(cx, rank.job());
         }
     }
 }

@@ -1,11 +1,10 @@
 //! Texts that ranks log with `PMIx_Log`.
 
 use super::launch_context::LaunchContext;
-use super::status_records::record_log;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::{LogChannel, LogText, SyslogText};
 use wireup_core::log_once::LoggedOnce;
-use wireup_sys::poll::PollSource;
+use wireup_core::record::{RankId, StatusRecord, Stream};
 use wireup_sys::syslog::Syslog;
 
 /// Logs texts of ranks.
@@ -29,13 +28,15 @@ impl RankLogs {
         if once && !self.logged_once.is_new(channel, &text) {
             return;
         }
-        let source = match channel {
-            LogChannel::Stdout => PollSource::Stdout,
-            LogChannel::Stderr => PollSource::Stderr,
-            LogChannel::Record => return record_log(cx, rank, &text),
+        let stream = match channel {
+            LogChannel::Stdout => Stream::Stdout,
+            LogChannel::Stderr => Stream::Stderr,
+            LogChannel::Record => {
+                return cx.record(&StatusRecord::log(rank.map(RankId::from), &text));
+            }
         };
         let now = cx.now();
-        cx.streams.pass_on(source, text, now);
+        cx.streams.pass_on(stream, text, now);
     }
 
     /// Sends a text to the syslog of this host.

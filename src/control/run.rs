@@ -34,7 +34,7 @@ use crate::stdio::streams::{OutputFormat, OutputStreams};
 use crate::stdio::{rank_files, stdin};
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
-use wireup_core::job::spec::{DebugSpec, FenceTimeoutSpec, InterfaceChoice, JobSpec, StdinTarget};
+use wireup_core::job::spec::{FenceTimeoutSpec, InterfaceChoice, JobSpec, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 use wireup_sys::inherited_state::InheritedState;
 use wireup_sys::leftovers;
@@ -68,13 +68,8 @@ pub fn run(
         // The tool uses a PMIx server even if the ranks do not.
         spec.interface.pmi = InterfaceChoice::All;
     }
-    let DebugSpec {
-        is_debugger_led: led,
-        director,
-        stop_on_exec,
-        ..
-    } = &spec.debug;
-    if (*led || director.is_some() || stop_on_exec.is_some())
+    let debug = &spec.debug;
+    if (debug.is_debugger_led || debug.director.is_some() || debug.stop_on_exec.is_some())
         && spec.ending.fence == FenceTimeoutSpec::Sensible
     {
         // A debugger that stops ranks decides how long the others wait for them.
@@ -112,26 +107,19 @@ pub fn run(
         }
     })?;
     controller.report_start = report_start;
-    let watched = orders.map_or(Ok(()), |orders| {
-        controller.services.orders.watch(&controller.cx, orders)
-    });
-    controller
-        .services
-        .queries
-        .take_requests(&mut controller.cx);
-    controller.services.tools.watch_director(&mut controller.cx);
-    status_records::record_plan(&mut controller.cx);
-    let metrics = match controller.cx.plan.spec.status.metrics {
-        Some(address) => controller
-            .services
-            .queries
-            .serve_metrics_at(&mut controller.cx, address),
+    let Controller { services, cx, .. } = &mut controller;
+    let watched = orders.map_or(Ok(()), |orders| services.orders.watch(cx, orders));
+    services.queries.take_requests(cx);
+    services.tools.watch_director(cx);
+    status_records::record_plan(cx);
+    let metrics = match cx.plan.spec.status.metrics {
+        Some(address) => services.queries.serve_metrics_at(cx, address),
         None => Ok(()),
     };
     let started = watched
         .map_err(|error| CommandError::system("cannot wait for --control commands", error))
         .and(metrics)
-        .and_then(|()| controller.cx.steps.open(&surroundings));
+        .and_then(|()| cx.steps.open(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
     let code = finish(controller, result);
     // The fabric grant is no longer used.
@@ -280,17 +268,18 @@ fn outside(
 /// Starts the ranks as soon as the sidecars are ready, and runs until the last rank has exited.
 fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<(), CommandError> {
     let broken = |error| CommandError::system("the event loop failed", error);
-    let plan = Arc::clone(&controller.cx.plan);
+    let cx = &mut controller.cx;
+    let plan = Arc::clone(&cx.plan);
     for warning in &plan.warnings {
-        controller.cx.warn(warning);
+        cx.warn(warning);
     }
-    if controller.cx.wants_details() {
+    if cx.wants_details() {
         for line in explain::lines(&plan) {
-            controller.cx.detail(&line);
+            cx.detail(&line);
         }
     }
     let mut outputs = match rank_files::are_opened_by_launcher(&plan) {
-        true => controller.cx.streams.take_files(rank_files::open(&plan)?),
+        true => cx.streams.take_files(rank_files::open(&plan)?),
         false => Vec::new(),
     };
     controller
@@ -300,23 +289,21 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
                 || controller.services.hosts.is_any_refused()
         })
         .map_err(broken)?;
-    controller.services.hosts.judge(&mut controller.cx)?;
-    controller
-        .services
-        .hosts
-        .compare_builds(&mut controller.cx)?;
-    controller.services.hosts.print_sidecars(&mut controller.cx);
-    if controller.cx.supervisor.is_ending() {
-        controller.cx.steps.send(LauncherToStep::Skip);
+    let Controller { services, cx, .. } = &mut *controller;
+    services.hosts.judge(cx)?;
+    services.hosts.compare_builds(cx)?;
+    services.hosts.print_sidecars(cx);
+    if cx.supervisor.is_ending() {
+        cx.steps.send(LauncherToStep::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
-            let opened = controller.services.terminal.open(&mut controller.cx, rank);
+            let opened = services.terminal.open(cx, rank);
             outputs[rank.index()] = opened
                 .map_err(|error| CommandError::system("cannot open a terminal for --pty", error))?;
         }
         let stdin = stdin_plans(&plan);
         let io = RankIo { outputs, stdin };
-        controller.cx.steps.start(io, surroundings)?;
+        cx.steps.start(io, surroundings)?;
     }
     controller
         .run_until(|controller| controller.cx.supervisor.is_over())

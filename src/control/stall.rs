@@ -15,7 +15,7 @@ use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
 use super::launch_service::LaunchService;
 use crate::backend::inspection::{InspectionError, InspectionResult};
-use crate::report::process_names::listed;
+use crate::report::process_names::{listed, with_more};
 use crate::report::progress_line::NAMED;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::wording::counted;
@@ -48,15 +48,18 @@ const FEW_SHARE: usize = 16;
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct RankSample {
     cpu_ms: u64,
+    runqueue_ms: u64,
     output: Option<u64>,
     fence: Option<String>,
 }
 
 impl RankSample {
-    /// Whether the rank did nothing since an earlier sample, `elapsed` ago, but wait.
+    /// Whether the rank did nothing since an earlier sample, `elapsed` ago, but wait. A rank that waited for a processor,
+    /// on a host with other work, was about to do something.
     fn has_waited_since(&self, earlier: &Self, elapsed: Duration) -> bool {
-        let used = self.cpu_ms.checked_sub(earlier.cpu_ms);
-        let is_idle = used.is_some_and(|used| u128::from(used) * 100 < elapsed.as_millis());
+        let active_ms = |sample: &Self| sample.cpu_ms.saturating_add(sample.runqueue_ms);
+        let active = active_ms(self).checked_sub(active_ms(earlier));
+        let is_idle = active.is_some_and(|active| u128::from(active) * 100 < elapsed.as_millis());
         let stays = self.fence.is_some() && self.fence == earlier.fence;
         self.output == earlier.output && (is_idle || stays)
     }
@@ -231,10 +234,7 @@ impl StallWatch {
             return;
         }
         let named = others.iter().take(NAMED);
-        let mut named: Vec<String> = named.map(|other| cx.name_of(*other)).collect();
-        if others.len() > named.len() {
-            named.push(format!("{} more", others.len() - named.len()));
-        }
+        let named = named.map(|other| cx.name_of(*other)).collect();
         self.traceback_reported = true;
         let text = format!(
             "{} printed a Python traceback {} s ago and has not ended: it may wait in MPI_Finalize for {}, which may wait \
@@ -242,7 +242,7 @@ impl StallWatch {
              {} --python` shows where the ranks are",
             cx.name_of(rank),
             TRACEBACK_PATIENCE.as_secs(),
-            named.join(", "),
+            with_more(named, others.len()),
             std::process::id()
         );
         cx.warn(&text);
@@ -263,6 +263,7 @@ impl StallWatch {
                 Ok(InspectionResult::Usage(usage)) if !matches!(usage.state, 'T' | 't') => {
                     let sample = RankSample {
                         cpu_ms: usage.cpu_ms,
+                        runqueue_ms: usage.runqueue_ms,
                         output: usage.output,
                         fence: usage.fence,
                     };
@@ -328,6 +329,7 @@ mod tests {
     fn sample(cpu_ms: u64, output: u64, fence: Option<&str>) -> RankSample {
         RankSample {
             cpu_ms,
+            runqueue_ms: 0,
             output: Some(output),
             fence: fence.map(str::to_owned),
         }
@@ -343,6 +345,18 @@ mod tests {
         assert!(!waited(sample(4000, 10, None)), "another process");
         assert!(waited(sample(35_000, 10, Some("PMI 3"))));
         assert!(!waited(sample(35_000, 10, Some("PMI 4"))));
+    }
+
+    #[test]
+    fn rank_that_waits_for_processor_does_not_wait_for_others() {
+        let earlier = sample(5000, 10, None);
+        let later = |runqueue_ms| RankSample {
+            runqueue_ms,
+            ..sample(5010, 10, None)
+        };
+        let elapsed = Duration::from_secs(30);
+        assert!(later(289).has_waited_since(&earlier, elapsed));
+        assert!(!later(290).has_waited_since(&earlier, elapsed));
     }
 
     #[test]

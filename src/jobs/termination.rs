@@ -328,12 +328,12 @@ fn clean_up(name: &str, job: &LocalJobInfo, signal: Signal) -> bool {
     tmpdirs.insert(std::env::temp_dir());
     tmpdirs.insert("/tmp".into());
     let tmpdirs: Vec<PathBuf> = tmpdirs.into_iter().collect();
-    let recorded = remains.iter().flat_map(CleanupRecord::directories).cloned();
+    let recorded = remains.iter().flat_map(|record| &record.directories);
     let usual = tmpdirs.iter().map(|tmp| tmp.join(name));
-    let directories: BTreeSet<PathBuf> = recorded.chain(usual).collect();
+    let directories: BTreeSet<PathBuf> = recorded.cloned().chain(usual).collect();
     let directories: Vec<PathBuf> = directories.into_iter().collect();
-    let groups = remains.iter().flat_map(CleanupRecord::groups).cloned();
-    let groups: Vec<PathBuf> = groups.collect();
+    let groups = remains.iter().flat_map(|record| &record.groups);
+    let groups: Vec<PathBuf> = groups.cloned().collect();
     let work = OrphanedJobCleanup {
         job: name,
         is_ours: &|_, _| false,

@@ -17,6 +17,13 @@ use wireup_core::job::spec::EnvInheritance;
 /// Name and value of an environment variable.
 pub type Variable = (OsString, OsString);
 
+/// Splits an entry `NAME=value` of an environment; `None` without `=`.
+pub(crate) fn split_entry(entry: &[u8]) -> Option<Variable> {
+    let at = entry.iter().position(|byte| *byte == b'=')?;
+    let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    Some((text(&entry[..at]), text(&entry[at + 1..])))
+}
+
 pub mod env_file;
 mod local_variables;
 

@@ -216,12 +216,9 @@ pub fn node_variables(
     }
     let local = plan.job.process_map.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));
-    let fabric = node_grant::fabric_variables(plan, node);
-    env.extend(
-        fabric
-            .iter()
-            .filter_map(|set| CString::new(node_grant::entry(set)).ok()),
-    );
+    for set in &node_grant::fabric_variables(plan, node) {
+        env.extend(CString::new(node_grant::entry(set)).ok());
+    }
     if plan.spec.interface.slurm_env {
         env.extend(entries(slurm_variables::node_variables(plan, node)));
     }
@@ -259,10 +256,8 @@ pub fn rank_variables(
     env.extend(entry("WIREUP_RANK", &number));
     env.extend(entry("WIREUP_LOCAL_RANK", &local));
     if let Some(context) = &plan.spec.status.spans {
-        env.extend(entry(
-            TRACEPARENT,
-            context.traceparent(job, rank).to_string(),
-        ));
+        let parent = context.traceparent(job, rank);
+        env.extend(entry(TRACEPARENT, parent.to_string()));
     }
     if plan.offer.pmi {
         env.extend(entry("PMI_RANK", &number));
@@ -271,13 +266,9 @@ pub fn rank_variables(
         env.extend(entries(slurm_variables::rank_variables(plan, rank)));
     }
     if let Some(world) = &plan.spec.impi {
-        let place = world.rank_values(rank);
-        env.extend(
-            place
-                .map(|(name, value)| entry(name, value.to_string()))
-                .into_iter()
-                .flatten(),
-        );
+        for (name, value) in world.rank_values(rank) {
+            env.extend(entry(name, value.to_string()));
+        }
     }
     env.extend(entries(bound::binding_variables(plan, rank)));
     let before = plan.earlier_processes(Some(node));

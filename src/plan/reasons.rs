@@ -9,6 +9,7 @@ use crate::inspect::libpmix::{LibpmixChoice, LibpmixRejection, LibpmixSource, Re
 use crate::inspect::{DetectionReason, DetectionResult, FoundLibrary, LibraryFamily, OpaqueReason};
 use wireup_core::job::spec::InterfaceChoice;
 use wireup_core::topology::ObjectType;
+use wireup_core::wording::counted;
 
 /// Reason for an application's number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -85,7 +86,7 @@ impl fmt::Display for CountReason {
         match self {
             Self::UserChoice => f.write_str("as given (-n)"),
             Self::PerNode { ppn, nodes } => {
-                write!(f, "--ppn {ppn} on {nodes} node{}", plural(*nodes))
+                write!(f, "--ppn {ppn} on {}", counted(*nodes, "node"))
             }
             Self::Parts { each, parts, level } => {
                 write!(
@@ -256,9 +257,4 @@ impl fmt::Display for RejectedLibpmix {
             LibpmixRejection::OtherMachine(machine) => write!(f, "it is for {machine}"),
         }
     }
-}
-
-/// Ending of a noun after a number.
-pub(crate) fn plural(count: u32) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }

@@ -25,8 +25,7 @@ use crate::stdio::writer::OutputWriter;
 use wireup_core::failure::CommandError;
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
 use wireup_core::job::wall_clock::WallClock;
-use wireup_core::record::{CauseRecord, ResultRecord, StatusRecord, VERSION};
-use wireup_sys::poll::PollSource;
+use wireup_core::record::{CauseRecord, ResultRecord, StatusRecord, Stream, VERSION};
 use wireup_sys::time_zone::utc_clock;
 
 /// Time for which the end of a launch waits for a reader that takes nothing.
@@ -167,7 +166,7 @@ impl StatusStream {
         match &mut self.sink {
             Some(sink) => sink.write(&self.target.fd, line),
             None => {
-                streams.print_text(PollSource::Stdout, line);
+                streams.print_text(Stream::Stdout, line);
                 Ok(())
             }
         }

@@ -30,6 +30,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
 use rustix::process::Pid;
 use rustix::termios::{isatty, tcgetpgrp};
 
+use super::writer;
 use wireup_sys::signals;
 
 const CHUNK: usize = 64 * 1024;
@@ -436,15 +437,8 @@ fn read_background(stdin: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Resu
 }
 
 /// Writes all bytes. Returns false when the reader has closed the pipe.
-fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        match rustix::io::write(pipe, bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
-    true
+fn write_all(pipe: &OwnedFd, bytes: &[u8]) -> bool {
+    writer::write_all(pipe.as_fd(), bytes).is_ok()
 }
 
 /// Writes without waiting for the reader. Returns the number of written bytes, and whether the pipe has a reader.

@@ -15,7 +15,6 @@ use crate::stdio::merger::{LineFormat, Merger};
 use crate::stdio::output_label::Label;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{RankId, StatusRecord, Stream as Channel};
-use wireup_sys::poll::PollSource;
 
 /// Streams of each process.
 const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
@@ -217,10 +216,10 @@ impl OutputStreams {
 
     /// Prints text of the launcher on one of its outputs. If no writing thread can be started, the text is written directly:
     /// it may be the error message.
-    pub fn print_text(&mut self, source: PollSource, text: Vec<u8>) {
-        let outlet = match source {
-            PollSource::Stdout => OutputDestination::Out,
-            _ => OutputDestination::Err,
+    pub fn print_text(&mut self, channel: Channel, text: Vec<u8>) {
+        let outlet = match channel {
+            Channel::Stdout => OutputDestination::Out,
+            Channel::Stderr => OutputDestination::Err,
         };
         if self.outlets.put(&outlet, text.clone()).is_err() {
             // No output is left for an error message.
@@ -241,15 +240,11 @@ impl OutputStreams {
                 .merger
                 .break_line();
         }
-        self.print_text(PollSource::Stderr, text.into_bytes());
+        self.print_text(Channel::Stderr, text.into_bytes());
     }
 
     /// Prints a text that an MPI library sends through the launcher.
-    pub fn pass_on(&mut self, source: PollSource, text: Vec<u8>, now: Duration) {
-        let channel = match source {
-            PollSource::Stdout => Channel::Stdout,
-            _ => Channel::Stderr,
-        };
+    pub fn pass_on(&mut self, channel: Channel, text: Vec<u8>, now: Duration) {
         let place = self.launcher_targets.target_mut(channel);
         let mut out = Vec::new();
         match self.show.events {

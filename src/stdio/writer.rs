@@ -147,7 +147,11 @@ fn drain(shared: &WriterState, wake: &OwnedFd) {
     }
 }
 
-fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+/// Writes all bytes.
+///
+/// # Errors
+/// The system's error; `EPIPE` when the reader has closed it.
+pub(super) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(fd, bytes) {
             Ok(written) => bytes = &bytes[written..],

@@ -199,15 +199,9 @@ impl LocalLink {
         self.channel.writable(poll);
     }
 
-    /// Sends a last message and waits until it is taken, at most `limit`.
-    pub fn last_word(
-        mut self,
-        to: FrameAddress,
-        class: FrameClass,
-        message: &impl Serialize,
-        limit: Duration,
-    ) {
-        self.encode(to, class, message);
+    /// Sends a last message to the launcher and waits until it is taken, at most `limit`.
+    pub fn last_word(mut self, class: FrameClass, message: &impl Serialize, limit: Duration) {
+        self.encode(FrameAddress::Launcher, class, message);
         // An end that does not read does not get it.
         let _ = self.channel.send_all(&self.out, limit);
     }

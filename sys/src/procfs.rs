@@ -117,6 +117,18 @@ pub fn processes() -> Vec<Process> {
         .collect()
 }
 
+/// Returns the time for which the running threads of a process have waited for a processor; zero where the kernel does not
+/// count it. Source: the second number of `/proc/PID/task/TID/schedstat`, in nanoseconds (`CONFIG_SCHED_INFO`).
+pub fn runqueue_wait(pid: i32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let wait = |thread: fs::DirEntry| {
+        let counts = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        counts.split_whitespace().nth(1)?.parse().ok()
+    };
+    threads.filter_map(wait).map(Duration::from_nanos).sum()
+}
+
 /// Bit of the flags in `/proc/PID/stat` of a process on its way out. Source: `PF_EXITING` in the
 /// kernel's `include/linux/sched.h`.
 const EXITING: u64 = 0x4;
@@ -264,7 +276,16 @@ pub fn now() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
     use super::*;
+
+    fn own_pid() -> i32 {
+        std::process::id() as i32
+    }
 
     #[test]
     fn stat_lines_with_strange_command_names_are_read() {
@@ -287,18 +308,42 @@ mod tests {
         }
     }
 
+    /// Two threads that compute on one processor wait for each other's turn, at least as long as they have computed both.
+    #[test]
+    fn time_on_runqueue_is_that_of_threads_on_one_processor() {
+        let is_over = AtomicBool::new(false);
+        let before = runqueue_wait(own_pid());
+        let waited = thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut one = CpuSet::new();
+                    let all = sched_getaffinity(None).unwrap();
+                    one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
+                    sched_setaffinity(None, &one).unwrap();
+                    while !is_over.load(Ordering::Relaxed) {}
+                });
+            }
+            thread::sleep(Duration::from_millis(400));
+            let after = runqueue_wait(own_pid());
+            is_over.store(true, Ordering::Relaxed);
+            after.saturating_sub(before)
+        });
+        assert!(waited >= Duration::from_millis(100), "{waited:?}");
+        assert_eq!(runqueue_wait(-1), Duration::ZERO);
+    }
+
     #[test]
     fn exiting_process_is_distinguished_from_running_one() {
         assert!(exiting("42 (a b) R 1 42 41 0 -1 4194308 0"));
         assert!(exiting("42 (a) Z 1 42 41 0 -1 4194304 0"));
         assert!(!exiting("42 (a) R 1 42 41 0 -1 4194304 0"));
         assert!(!exiting("42 (a"));
-        assert!(!is_exiting(std::process::id() as i32));
+        assert!(!is_exiting(own_pid()));
     }
 
     #[test]
     fn own_process_is_described_correctly() {
-        let pid = std::process::id() as i32;
+        let pid = own_pid();
         let process = processes().into_iter().find(|p| p.pid == pid).unwrap();
         assert_eq!(process.started, super::process(pid).unwrap().started);
         assert!(process.resident > 0 && !process.has_ended());
@@ -330,7 +375,7 @@ mod tests {
             .unwrap();
         let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
         let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
-        let own = std::process::id() as i32;
+        let own = own_pid();
         assert!(pidfds(own).contains(&(child.id() as i32)));
         drop(child.stdin.take());
         child.wait().unwrap();
@@ -341,7 +386,7 @@ mod tests {
     #[test]
     fn ignored_signal_is_seen() {
         // The runtime ignores SIGPIPE and nothing else.
-        let pid = std::process::id() as i32;
+        let pid = own_pid();
         assert!(ignores(pid, libc::SIGPIPE));
         assert!(!ignores(pid, libc::SIGTERM) && !ignores(pid, 0) && !ignores(pid, 200));
     }

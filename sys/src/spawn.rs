@@ -139,6 +139,12 @@ pub struct SpawnError {
     pub errno: Errno,
 }
 
+impl From<SpawnError> for std::io::Error {
+    fn from(error: SpawnError) -> Self {
+        Self::other(error)
+    }
+}
+
 /// A reusable child stack and argument arrays; one per spawning thread.
 #[derive(Debug)]
 pub struct ProcessSpawner {

@@ -69,21 +69,16 @@ impl ModexOwner {
 
     /// Removes the requesters that have waited too long, with their waiting times.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<(Proc, RequestingNodes, Duration)> {
-        let mut expired = Vec::new();
-        self.clocks.retain(|proc, (since, patience)| {
-            let over = patience.exhausted(now);
-            if over {
-                expired.push((proc.clone(), now.duration_since(*since)));
-            }
-            !over
-        });
-        let askers = expired.into_iter().map(|(proc, waited)| {
+        let clocks = &mut self.clocks;
+        let expired = clocks.extract_if(.., |_, (_, patience)| patience.exhausted(now));
+        let expired: Vec<_> = expired.map(|(proc, (since, _))| (proc, since)).collect();
+        let askers = expired.into_iter().map(|(proc, since)| {
             // The sidecar still has the request: its answer serves later requesters.
             let askers = match self.state(&proc) {
                 Some(OwnedRankState::Requested(askers)) => std::mem::take(askers),
                 _ => RequestingNodes::new(),
             };
-            (proc, askers, waited)
+            (proc, askers, now.duration_since(since))
         });
         askers.collect()
     }

@@ -264,7 +264,7 @@ impl<T> FenceInstance<T> {
         let own = self.local_contribution.clone();
         let below = std::mem::take(&mut self.below).into_values();
         let all: Vec<FenceContribution> = own.into_iter().chain(below).collect();
-        let statuses = all.iter().map(|contribution| contribution.status);
+        let mut statuses = all.iter().map(|contribution| contribution.status);
         let parts = || all.iter().map(|c| &c.data).filter(|data| !data.is_empty());
         let bytes = parts().map(|data| data.len()).sum();
         if bytes > limit {
@@ -283,10 +283,7 @@ impl<T> FenceInstance<T> {
         Ok(FenceContribution {
             data,
             collect: all.iter().any(|contribution| contribution.collect),
-            status: statuses
-                .into_iter()
-                .find(|status| *status != 0)
-                .unwrap_or(0),
+            status: statuses.find(|status| *status != 0).unwrap_or(0),
         })
     }
 

@@ -85,14 +85,9 @@ pub fn describe_other_builds(own: &[Build], hosts: &[(&str, &[Build])]) -> Optio
 /// Returns the build that most hosts have; of several, that of the first host.
 fn most<'a>(all: &[(&str, &'a Build)]) -> &'a str {
     let count = |id: &str| all.iter().filter(|(_, build)| build.id == id).count();
-    let mut most = ("", 0);
-    for (_, build) in all {
-        let count = count(&build.id);
-        if count > most.1 {
-            most = (&build.id, count);
-        }
-    }
-    most.0
+    // Of several, `max_by_key` takes the last one.
+    let most = all.iter().rev().max_by_key(|(_, build)| count(&build.id));
+    most.map_or("", |(_, build)| build.id.as_str())
 }
 
 fn shown(id: &str) -> String {

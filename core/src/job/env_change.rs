@@ -39,11 +39,10 @@ impl EnvChange {
             (_, Some(at)) => (&bytes[..at], &bytes[at + 1..]),
             (_, None) => return None,
         };
-        let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         (!name.is_empty() && !bytes.contains(&0)).then(|| Self {
             how,
-            name: owned(name),
-            value: owned(value),
+            name: OsStr::from_bytes(name).to_owned(),
+            value: OsStr::from_bytes(value).to_owned(),
         })
     }
 

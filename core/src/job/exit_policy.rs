@@ -65,7 +65,7 @@ impl FromStr for ExitPolicy {
 }
 
 /// Ends of ranks so far, as far as the exit code depends on them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExitTally {
     policy: ExitPolicy,
     first_failure: Option<u8>,
@@ -80,11 +80,7 @@ impl ExitTally {
     pub fn new(policy: ExitPolicy) -> Self {
         Self {
             policy,
-            first_failure: None,
-            highest: 0,
-            any_zero: false,
-            last_code: None,
-            chosen: None,
+            ..Self::default()
         }
     }
 

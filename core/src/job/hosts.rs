@@ -9,7 +9,6 @@
 //! never the port 4. Names and addresses may have ranges in brackets, `node[01-16,20]`; an IPv6
 //! address stands in brackets by itself, `[fd00::1]`. Files are read by [`file`].
 
-use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -93,12 +92,15 @@ impl HostSpec {
 
     /// Whether the agent's address is not the host's name with the default port.
     pub fn has_own_address(&self) -> bool {
-        let name = &self.name;
-        let usual = match name.contains(':') {
-            true => format!("[{name}]:{PORT}"),
-            false => format!("{name}:{PORT}"),
-        };
-        self.address != usual
+        self.address != default_address(&self.name)
+    }
+}
+
+/// Returns the address of an agent that listens at the host's name and the default port.
+fn default_address(name: &str) -> String {
+    match name.contains(':') {
+        true => format!("[{name}]:{PORT}"),
+        false => format!("{name}:{PORT}"),
     }
 }
 
@@ -142,6 +144,11 @@ impl HostEntry {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Returns the host with this number of slots.
+    pub fn with_slots(self, slots: Option<u32>) -> Self {
+        Self { slots, ..self }
+    }
 }
 
 /// Hosts of one `--hosts` option.
@@ -158,7 +165,8 @@ pub struct FileLine {
 }
 
 /// Hosts that cannot be used, in one line with the remedy.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}{problem}", .place.as_ref().map_or_else(String::new, |at| format!("{}:{}: ", at.file.display(), at.line)))]
 pub struct HostsError {
     /// In which file; on the command line when absent.
     pub place: Option<FileLine>,
@@ -295,17 +303,6 @@ fn in_word(word: &str, part: &str) -> String {
     }
 }
 
-impl fmt::Display for HostsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(FileLine { file, line }) = &self.place {
-            write!(f, "{}:{line}: ", file.display())?;
-        }
-        self.problem.fmt(f)
-    }
-}
-
-impl std::error::Error for HostsError {}
-
 impl From<HostsProblem> for HostsError {
     fn from(problem: HostsProblem) -> Self {
         let place = None;
@@ -338,12 +335,7 @@ impl FromStr for HostList {
 pub fn expand(text: &str) -> Result<Vec<String>, HostsProblem> {
     let mut found = Vec::new();
     for word in names::split(text)? {
-        match names::ipv6(word) {
-            Some(address) => found.push(address.to_string()),
-            None => {
-                found.extend(names::expand(word).ok_or_else(|| HostsProblem::Range(word.into()))?)
-            }
-        }
+        found.extend(expand_names(word, word)?);
         if found.len() > HOSTS_MAX {
             return Err(HostsProblem::TooMany);
         }
@@ -354,6 +346,14 @@ pub fn expand(text: &str) -> Result<Vec<String>, HostsProblem> {
     }
 }
 
+/// Expands the names in a word, which are all of it or a part.
+fn expand_names(word: &str, part: &str) -> Result<Vec<String>, HostsProblem> {
+    match names::ipv6(part) {
+        Some(address) => Ok(vec![address.to_string()]),
+        None => names::expand(part).ok_or_else(|| HostsProblem::Range(word.into())),
+    }
+}
+
 /// Returns the hosts of one word.
 fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     let (node, address) = match word.split_once('@') {
@@ -361,10 +361,7 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
         None => (word, None),
     };
     let (name, slots) = name_and_slots(word, node)?;
-    let mut names = match names::ipv6(name) {
-        Some(address) => vec![address.to_string()],
-        None => names::expand(name).ok_or_else(|| HostsProblem::Range(word.into()))?,
-    };
+    let mut names = expand_names(word, name)?;
     for name in &mut names {
         check_name(word, name)?;
         // The end of a whole name of DNS, which is in no certificate.
@@ -397,32 +394,26 @@ fn name_and_slots<'a>(word: &str, node: &'a str) -> Result<(&'a str, Option<u32>
     let Some(colon) = colons.first().copied() else {
         return Ok((node, None));
     };
-    if colons.len() > 1 {
-        return Err(match node.parse::<Ipv6Addr>() {
-            Ok(_) => HostsProblem::Bare6(word.into()),
-            Err(_) => HostsProblem::Slots {
-                word: word.into(),
-                slots: node[colon + 1..].into(),
-            },
-        });
+    if colons.len() > 1 && node.parse::<Ipv6Addr>().is_ok() {
+        return Err(HostsProblem::Bare6(word.into()));
     }
     let slots = &node[colon + 1..];
     if slots == PORT.to_string() {
         return Err(HostsProblem::Port(word.into()));
     }
-    match number(slots) {
-        Some(slots) => Ok((&node[..colon], Some(slots))),
-        None => Err(HostsProblem::Slots {
-            word: word.into(),
-            slots: slots.into(),
-        }),
-    }
+    Ok((&node[..colon], Some(slot_count(word, slots)?)))
+}
+
+/// Parses the slots in a word.
+fn slot_count(word: &str, text: &str) -> Result<u32, HostsProblem> {
+    number(text).ok_or_else(|| HostsProblem::Slots {
+        word: word.into(),
+        slots: text.into(),
+    })
 }
 
 fn number(text: &str) -> Option<u32> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = text.parse().ok().filter(|_| digits)?;
-    (number <= SLOTS_MAX).then_some(number)
+    names::number(text).filter(|number| *number <= SLOTS_MAX)
 }
 
 fn check_name(word: &str, name: &str) -> Result<(), HostsProblem> {
@@ -473,13 +464,6 @@ fn addresses(word: &str, text: &str) -> Result<Vec<String>, HostsProblem> {
     expanded.iter().map(whole).collect()
 }
 
-impl HostEntry {
-    /// Returns the host with this number of slots.
-    pub fn with_slots(self, slots: Option<u32>) -> Self {
-        Self { slots, ..self }
-    }
-}
-
 impl From<HostEntry> for HostSpec {
     fn from(entry: HostEntry) -> Self {
         let HostEntry {
@@ -488,13 +472,9 @@ impl From<HostEntry> for HostSpec {
             slots,
             most,
         } = entry;
-        let address = address.unwrap_or_else(|| match name.contains(':') {
-            true => format!("[{name}]:{PORT}"),
-            false => format!("{name}:{PORT}"),
-        });
         Self {
+            address: address.unwrap_or_else(|| default_address(&name)),
             name,
-            address,
             slots,
             most,
         }

@@ -7,6 +7,7 @@
 //! As text, so that code that handles it as a string does not truncate it: `WIREUP:` and hexadecimal digits of
 //! version, expiry, user, group, rank (little-endian), nspace, MAC.
 
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -70,9 +71,7 @@ impl LaunchKey {
         token.extend(&identity.nspace);
         let mac = self.mac(&token).finalize().into_bytes();
         token.extend(mac);
-        let digits = token.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        let digits = digits.map(|digit| b"0123456789abcdef"[usize::from(digit)]);
-        PREFIX.iter().copied().chain(digits).collect()
+        [PREFIX, HEXLOWER.encode(&token).as_bytes()].concat()
     }
 
     /// Validates a token and returns its identity; `now` is in seconds since 1970-01-01T00:00:00Z.
@@ -108,18 +107,10 @@ impl LaunchKey {
 fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.strip_suffix(b"\0").unwrap_or(text);
     let digits = text.strip_prefix(PREFIX)?;
-    if digits.len() % 2 != 0 || digits.len() > 2 * TOKEN_MAX {
-        return None;
+    match digits.len() > 2 * TOKEN_MAX {
+        true => None,
+        false => HEXLOWER.decode(digits).ok(),
     }
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    digits
-        .chunks_exact(2)
-        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
-        .collect()
 }
 
 #[cfg(test)]

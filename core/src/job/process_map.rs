@@ -82,10 +82,8 @@ impl TryFrom<ProcessMapWire> for ProcessMap {
 
     fn try_from(form: ProcessMapWire) -> Result<Self, ProcessMapError> {
         let ranks = |sweep: &MapSegment| {
-            let counts = [sweep.nodes, sweep.each, sweep.rounds].map(u64::from);
-            counts[1..]
-                .iter()
-                .try_fold(counts[0], |ranks, more| ranks.checked_mul(*more))
+            let round = u64::from(sweep.nodes) * u64::from(sweep.each);
+            round.checked_mul(u64::from(sweep.rounds))
         };
         let size = form.sweeps.iter().try_fold(0_u64, |sum, sweep| {
             let end = u64::from(sweep.node.0) + u64::from(sweep.nodes);

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::ids::Rank;
+use super::rank_set::parse_range;
 
 /// Longest name of a set, in bytes: as long as an MPI name may be (`MPI_MAX_PSET_NAME_LEN` is 256
 /// or more everywhere, terminator included).
@@ -211,7 +212,11 @@ impl FromStr for ProcessSet {
         check_name(name)?;
         let mut ranges = Vec::<RankRange>::new();
         for part in ranks.split(',') {
-            let range = range(part).ok_or_else(|| PsetError::Ranks(part.to_owned()))?;
+            let range = parse_range(part).ok_or_else(|| PsetError::Ranks(part.to_owned()))?;
+            let range = RankRange {
+                first: Rank(*range.start()),
+                last_rank: Rank(*range.end()),
+            };
             let overlaps = |other: &RankRange| {
                 other.first <= range.last_rank && range.first <= other.last_rank
             };
@@ -225,19 +230,6 @@ impl FromStr for ProcessSet {
             ranges,
         })
     }
-}
-
-fn range(text: &str) -> Option<RankRange> {
-    let number = |text: &str| {
-        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        digits.then(|| text.parse().ok().map(Rank))?
-    };
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last) = (number(first)?, number(last)?);
-    (first <= last).then_some(RankRange {
-        first,
-        last_rank: last,
-    })
 }
 
 #[cfg(test)]

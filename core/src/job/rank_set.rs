@@ -79,18 +79,20 @@ impl FromStr for RankSet {
     type Err = RankSetError;
 
     fn from_str(text: &str) -> Result<Self, RankSetError> {
-        let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => text.parse::<u32>().ok(),
-            false => None,
-        };
-        let range = |part: &str| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let range = number(first)?..=number(last)?;
-            (!range.is_empty()).then_some(range)
-        };
-        let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
+        let ranges: Option<Vec<_>> = text.split(',').map(parse_range).collect();
         ranges.map(Self).ok_or_else(|| RankSetError(text.into()))
     }
+}
+
+/// Parses a rank, or a range such as `4-7`.
+pub(super) fn parse_range(text: &str) -> Option<RangeInclusive<u32>> {
+    let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => text.parse::<u32>().ok(),
+        false => None,
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = number(first)?..=number(last)?;
+    (!range.is_empty()).then_some(range)
 }
 
 /// Choice of some ranks of a job, or of all.

@@ -161,14 +161,9 @@ impl Rankfile {
             });
         }
         let mut known: BTreeMap<&str, NodeId> = BTreeMap::new();
-        for (node, name) in (0..).map(NodeId).zip(names) {
-            known.entry(name).or_insert(node);
-        }
-        let by_short = (0..)
-            .map(NodeId)
-            .zip(names)
-            .map(|(node, name)| (short(name), node));
-        for (name, node) in by_short.collect::<Vec<_>>() {
+        let whole = (0..).map(NodeId).zip(names.iter().copied());
+        let by_short = (0..).map(NodeId).zip(names.iter().map(|name| short(name)));
+        for (node, name) in whole.chain(by_short) {
             known.entry(name).or_insert(node);
         }
         let mut runs: Vec<(NodeId, u32)> = Vec::new();
@@ -287,7 +282,7 @@ fn slots(list: &str) -> Option<Vec<RankfileCpus>> {
                     units: None,
                 }),
                 (None, _) if bare.len() < item.len() => {
-                    let (first, last) = range(units)?;
+                    let (first, last) = cpu_range(units)?;
                     found.extend((first..=last).map(|package| RankfileCpus {
                         package: Some(package),
                         units: None,
@@ -295,7 +290,7 @@ fn slots(list: &str) -> Option<Vec<RankfileCpus>> {
                 }
                 _ => found.push(RankfileCpus {
                     package,
-                    units: Some(range(units)?),
+                    units: Some(cpu_range(units)?),
                 }),
             }
         }
@@ -304,7 +299,7 @@ fn slots(list: &str) -> Option<Vec<RankfileCpus>> {
 }
 
 /// Parses `2` or `0-3`, of numbers that CPUs can have.
-fn range(text: &str) -> Option<(u32, u32)> {
+pub(super) fn cpu_range(text: &str) -> Option<(u32, u32)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < crate::topology::CPUS_MAX).then_some((first, last))
@@ -315,10 +310,9 @@ fn in_order(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
     let mut found = Vec::new();
     for (number, line) in lines {
         let at = at(*number);
+        let invalid = |problem| at(RankfileProblem::Host(problem));
         let words = line.split_whitespace().map(hosts::words);
-        let words: Vec<_> = words
-            .collect::<Result<_, _>>()
-            .map_err(|problem| at(RankfileProblem::Host(problem)))?;
+        let words: Vec<_> = words.collect::<Result<_, _>>().map_err(invalid)?;
         for word in words.into_iter().flatten() {
             let (word, count) = match word.rsplit_once('*') {
                 Some((word, count)) => {
@@ -328,9 +322,7 @@ fn in_order(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
             };
             let count: usize =
                 count.ok_or_else(|| at(RankfileProblem::Form((*line).to_owned())))?;
-            let list: HostList = word
-                .parse()
-                .map_err(|problem| at(RankfileProblem::Host(problem)))?;
+            let list: HostList = word.parse().map_err(invalid)?;
             let all = list.0.len().saturating_mul(count);
             if found.len().saturating_add(all) > RANKS_MAX as usize {
                 return Err(at(RankfileProblem::TooMany));

@@ -69,9 +69,7 @@ impl Rfc3339 {
         let (month, day) = (local.month().to_string(), local.day());
         format!("{month:.3} {day:>2} {hour:02}:{minute:02}:{second:02}")
     }
-}
 
-impl Rfc3339 {
     /// Returns date and time in the form of ctime(3), without zone: `Thu Feb 29 23:59:59 2024`.
     pub fn ctime(self) -> String {
         let local = self.local();

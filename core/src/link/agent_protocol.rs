@@ -21,11 +21,11 @@ use crate::job::hosts::HostSpec;
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 use crate::job::octets;
-use crate::link::routing_tree::{RoutingTree, TreeShape};
+use crate::link::routing_tree::RoutingTree;
 use crate::metrics::Histogram;
 
 /// Version of everything on the links. Processes of different versions refuse each other.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "no sign of life";
@@ -66,14 +66,6 @@ pub struct LaunchTree {
 }
 
 impl LaunchTree {
-    /// Returns the shape of the launch's trees.
-    pub fn shape(&self) -> TreeShape {
-        TreeShape {
-            star_limit: self.star_limit,
-            width: self.width,
-        }
-    }
-
     /// Returns the tree over the nodes.
     ///
     /// # Panics
@@ -81,7 +73,7 @@ impl LaunchTree {
     pub fn tree(&self) -> RoutingTree {
         let nodes = u32::try_from(self.nodes.len()).expect("lists of nodes are bounded");
         let first = nodes.saturating_sub(self.joined);
-        self.shape().build_tree(first).grown(nodes)
+        RoutingTree::new(first, self.star_limit, self.width).grown(nodes)
     }
 }
 

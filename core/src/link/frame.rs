@@ -71,11 +71,11 @@ impl FrameAddress {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FrameClass {
     /// The destination; agents carry it.
-    Carried,
+    Carried = 0,
     /// The neighbour on this link, whatever the destination: a [`control`](super::agent_protocol) message.
-    Control,
+    Control = 1,
     /// The neighbour on this link, about the link itself: a [`Sign`](crate::link::liveness::Sign).
-    Sign,
+    Sign = 2,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -125,11 +125,7 @@ impl Header {
         bytes[..4].copy_from_slice(&((HEADER - 4 + self.body) as u32).to_le_bytes());
         bytes[4..8].copy_from_slice(&self.to.to_u32().to_le_bytes());
         bytes[8..12].copy_from_slice(&self.from.to_u32().to_le_bytes());
-        bytes[12] = match self.class {
-            FrameClass::Carried => 0,
-            FrameClass::Control => 1,
-            FrameClass::Sign => 2,
-        };
+        bytes[12] = self.class as u8;
         bytes[13] = if self.more { MORE } else { 0 };
         bytes
     }

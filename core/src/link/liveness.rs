@@ -47,7 +47,7 @@ pub enum LivenessAction {
 /// Last contact with a process, and the pending question to it.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessMonitor {
-    /// Longest accepted silence.
+    /// The longest silence that is accepted.
     pub limit: Duration,
     last_contact: Moment,
     /// Timeout of the pending question; `None` without one.

@@ -217,13 +217,10 @@ impl Reassembly {
 
     /// Drops incomplete messages of a source that sends no further input.
     pub fn source_lost(&mut self, from: FrameAddress) {
-        self.parts.retain(|envelope, parts| {
-            let lost = envelope.from == from;
-            if lost {
-                self.bytes -= parts.bytes;
-            }
-            !lost
-        });
+        let parts = &mut self.parts;
+        for (_, lost) in parts.extract_if(.., |envelope, _| envelope.from == from) {
+            self.bytes -= lost.bytes;
+        }
     }
 }
 

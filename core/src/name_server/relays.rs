@@ -85,22 +85,16 @@ impl LaunchRelay {
         let Some(&to) = self.of_job.get(&message.to) else {
             return self.waiting.push(message);
         };
-        let HeldRelay {
-            sender: by,
-            from,
-            body,
-            ..
-        } = message;
-        self.peers.extend([(by, to), (to, by)]);
+        let (sender, from, body) = (message.sender, message.from, message.body);
+        self.peers.extend([(sender, to), (to, sender)]);
         out.push((to, NameServerReport::Relayed { from, body }));
     }
 
     pub(super) fn on_launch_left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
         self.waiting.retain(|waiting| waiting.sender != client);
-        let jobs = self.of_job.iter().filter(|(_, of)| **of == client);
-        let jobs: Vec<Nspace> = jobs.map(|(job, _)| job.clone()).collect();
+        let jobs = self.of_job.extract_if(.., |_, of| *of == client);
+        let jobs: Vec<Nspace> = jobs.map(|(job, _)| job).collect();
         for job in &jobs {
-            self.of_job.remove(job);
             if self.ended_jobs.len() < ENDED_MAX {
                 self.ended_jobs.insert(job.clone());
             }

@@ -168,14 +168,10 @@ impl<T> NameEngine<T> {
     /// Handles the end of a rank of this node.
     pub fn rank_ended(&mut self, proc: Proc, app: AppNum, cx: &mut NameContext<'_, T>) {
         self.ended_ranks.insert(proc.clone(), app);
-        let left: Vec<NodeRequestNumber> = self
-            .asking
-            .iter()
-            .filter(|(_, (asker, _))| *asker == proc)
-            .map(|(serial, _)| *serial)
-            .collect();
-        for serial in left {
-            self.complete(serial, NameReply::Refused(NameRefusal::RequesterEnded), cx);
+        let left = self.asking.extract_if(.., |_, (asker, _)| *asker == proc);
+        for (_, (_, ticket)) in left {
+            let answer = NameReply::Refused(NameRefusal::RequesterEnded);
+            cx.order(NameAction::Complete { ticket, answer });
         }
         if self.node == self.head {
             return self.proc_ended(proc, app, cx);

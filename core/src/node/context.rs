@@ -75,7 +75,7 @@ impl NodeContext {
             now: Moment::default(),
             actions: Vec::new(),
             jobs,
-            sidecar_link: SidecarLink::new(),
+            sidecar_link: SidecarLink::default(),
             sidecar: SidecarMonitor::new(pmix),
             unsent: None,
             pmix_states: vec![PmixState::default(); local_size],

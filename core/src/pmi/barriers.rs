@@ -18,7 +18,7 @@ use crate::pmi::reply::PmiRefusal;
 use crate::pmi::ring::{self, RingValues};
 
 /// One barrier or ring that has begun.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Barrier {
     pub(super) waiting: Vec<HeldRequest>,
     /// Number of members on this node.
@@ -168,13 +168,8 @@ impl Barriers {
             .open
             .entry(collective.clone())
             .or_insert_with(|| Barrier {
-                waiting: Vec::new(),
                 expected: here,
-                has_begun: false,
-                contribution_stamp: None,
-                ring: Vec::new(),
-                since_restart: None,
-                withdrawn: Vec::new(),
+                ..Barrier::default()
             });
         if let Some(late) = &mut barrier.since_restart {
             late.push((waiter, ring));

@@ -21,19 +21,18 @@ use super::fragments::FragmentedRequests;
 use super::limits::OPEN_REQUESTS_MAX;
 use super::pmi_action::PmiAction;
 use super::pmi_collective::PmiCollective;
+use super::pmi_store::MEMORY_KINDS;
 use super::ring::RingValues;
 use super::spawn_v1::SpawnLines;
 use super::wire_v1::{self, ProtocolError};
 use super::wire_v2;
 use crate::job::ids::{AppNum, Nspace, Rank};
 
-/// Job attribute that only an MPICH reads which sends finalize when its process exits.
-const MEMORY_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
-
 /// Phase of a rank in the protocol.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ClientPhase {
     /// No init was accepted yet.
+    #[default]
     Silent,
     /// Between the two parts of the start of PMI-2.
     Greeted,
@@ -72,7 +71,7 @@ impl OpenRequest {
 }
 
 /// State of one rank, as shown to the caller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClientState {
     phase: ClientPhase,
     dialect: Dialect,
@@ -95,21 +94,6 @@ pub struct ClientState {
 }
 
 impl ClientState {
-    fn new() -> Self {
-        Self {
-            phase: ClientPhase::Silent,
-            dialect: Dialect::default(),
-            open: Vec::new(),
-            last_request: Vec::new(),
-            has_ended: false,
-            error: None,
-            has_left_collective: false,
-            exchanges: false,
-            restarted: false,
-            finalizes_at_exit: false,
-        }
-    }
-
     /// Describes a rank that has sent nothing, for reports.
     fn absence(&self) -> &'static str {
         match self.restarted {
@@ -224,7 +208,8 @@ impl ClientState {
     /// Remembers a request for reports.
     pub(super) fn note(&mut self, call: &RequestContext<'_>, subject: &[u8]) {
         self.exchanges |= call.command == PmiCommand::Put;
-        self.finalizes_at_exit |= subject == MEMORY_KINDS;
+        // Only an MPICH reads it that sends finalize when its process exits.
+        self.finalizes_at_exit |= subject == MEMORY_KINDS.as_bytes();
         self.last_request.clear();
         self.last_request.extend_from_slice(&call.name);
         if !subject.is_empty() {
@@ -356,7 +341,7 @@ pub(super) struct EpochWait {
 impl PmiClient {
     pub(super) fn new(rank: Rank, appnum: AppNum) -> Self {
         Self {
-            state: ClientState::new(),
+            state: ClientState::default(),
             rank,
             appnum,
             has_groups: true,
@@ -407,7 +392,7 @@ impl PmiClient {
             restarted: true,
             // The process may work for a long time before its next collective.
             has_left_collective: true,
-            ..ClientState::new()
+            ..ClientState::default()
         };
     }
 

@@ -25,7 +25,7 @@ use crate::job::ids::Rank;
 pub const CLIENT_ID: &str = "client_id";
 
 /// PMI-2's code for "something else".
-const RC_OTHER: i64 = 14;
+pub(super) const RC_OTHER: i64 = 14;
 
 /// Effect of a message of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -87,14 +87,10 @@ impl NodeAttributes {
     /// Forgets the attributes that a rank has set and those for which it waits.
     pub(super) fn reset(&mut self, owner: LocalRank) {
         self.forget(owner);
-        let total = &mut self.cost;
-        self.values.retain(|key, known| {
-            let stays = known.owner != owner;
-            if !stays {
-                *total -= cost(key, &known.value);
-            }
-            stays
-        });
+        let values = &mut self.values;
+        for (key, known) in values.extract_if(.., |_, known| known.owner == owner) {
+            self.cost -= cost(&key, &known.value);
+        }
     }
 
     /// Forgets the attributes for which a rank waits.

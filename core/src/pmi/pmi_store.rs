@@ -135,15 +135,10 @@ impl PmiStore {
         let Some(owners) = &mut self.owners else {
             return;
         };
-        let kvs = &mut self.kvs;
-        owners.retain(|key, by| {
-            let stays = *by != owner;
-            if !stays {
-                // No reply can carry an empty value, which takes less room than any other.
-                let _ = kvs.put(key, b"");
-            }
-            stays
-        });
+        for (key, _) in owners.extract_if(.., |_, by| *by == owner) {
+            // No reply can carry an empty value, which takes less room than any other.
+            let _ = self.kvs.put(&key, b"");
+        }
     }
 
     /// Adds an attribute that clients can be sent.

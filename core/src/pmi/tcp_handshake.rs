@@ -15,23 +15,17 @@
 //! Rule: a PMI-1 client states its rank in `initack`, a PMI-2 client in `fullinit`. Source: docs/pmi-wire.md#tcp-mode.
 
 use super::challenge::{AuthRound, Authentication, ClientAuth};
-use super::client_multiplexer::CLIENT_ID;
+use super::client_multiplexer::{CLIENT_ID, RC_OTHER};
 use super::command::PmiCommand;
 use super::limits::COMMAND_MAX;
 use super::request::PmiRequest;
 use super::wire_v1::{Pmi1Line, ProtocolError, excerpt, number};
-use super::wire_v2::{FrameBuilder, Pmi2Frame, length};
+use super::wire_v2::{FrameBuilder, HEADER, Pmi2Frame, length};
 use super::{request_v1, request_v2};
 use crate::job::ids::{Nspace, Rank};
 
 /// Most bytes of a client that is not admitted: real ones send fewer than 200.
 pub const START_MAX: usize = 4096;
-
-/// Bytes of the length in front of a frame.
-const HEADER: usize = 6;
-
-/// PMI-2's code for "something else".
-const RC_OTHER: i64 = 14;
 
 /// Reason for which a connection is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -4,10 +4,7 @@
 //! place of a length. Source: docs/pmi2-wire.md#pmi-2-framing.
 
 use super::limits::SPAWN_MAX;
-use super::wire_v2::length;
-
-/// Bytes of the length in front of a frame.
-const HEADER: usize = 6;
+use super::wire_v2::{HEADER, length};
 
 /// Most bytes kept of a message that has not ended.
 const KEPT_MAX: usize = SPAWN_MAX + HEADER;

@@ -179,15 +179,11 @@ impl<'a> Pmi1Line<'a> {
     /// `marker` is the field's name between a blank and `=`, as in ` value=`; its first occurrence
     /// counts.
     pub fn split_tail(&self, marker: &[u8]) -> (Fields<'a>, Option<&'a [u8]>) {
-        match memmem::find(self.fields, marker) {
-            Some(at) => (
-                Fields {
-                    rest: &self.fields[..at],
-                },
-                Some(&self.fields[at + marker.len()..]),
-            ),
-            None => (self.fields(), None),
-        }
+        let Some(at) = memmem::find(self.fields, marker) else {
+            return (self.fields(), None);
+        };
+        let rest = &self.fields[..at];
+        (Fields { rest }, Some(&self.fields[at + marker.len()..]))
     }
 
     /// Splits the value between ` service=` and either `end` or the end of the line from the text behind `end`: for the

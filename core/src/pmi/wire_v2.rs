@@ -16,7 +16,7 @@ use super::limits::{COMMAND_MAX, FRAME_MAX, KEYLEN_MAX};
 use super::wire_v1::{self, ProtocolError, excerpt};
 
 /// Bytes of the length in front of a frame.
-const HEADER: usize = 6;
+pub(super) const HEADER: usize = 6;
 
 /// Number of bytes by which MPICH 4.0 overstates a frame's length.
 const GARBAGE: usize = 6;
@@ -68,13 +68,7 @@ impl Pmi2Framer {
             self.partial.clear();
             self.partial.shrink_to(BUFFER_KEPT);
         }
-        if self
-            .line
-            .as_ref()
-            .is_some_and(|line| line.unfinished() == 0)
-        {
-            self.line = None;
-        }
+        self.line.take_if(|line| line.unfinished() == 0);
         if self.line.is_none() && self.partial.is_empty() && input.first() == Some(&b'c') {
             self.line = Some(wire_v1::LineFramer::default());
         }
@@ -113,10 +107,7 @@ impl Pmi2Framer {
 
     /// Bytes of the unfinished message.
     pub fn unfinished(&self) -> usize {
-        let line = self
-            .line
-            .as_ref()
-            .map_or(0, wire_v1::LineFramer::unfinished);
+        let line = self.line.as_ref().map_or(0, |line| line.unfinished());
         line + if self.returned { 0 } else { self.partial.len() }
     }
 }

@@ -29,7 +29,7 @@ pub fn frame(data: &[u8]) {
 
 /// Every upcall is printed as it was read, and answered exactly once.
 fn upcalls<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     for piece in pieces {
         let Ok(events) = link.on_upcall_bytes(piece) else {
             return;
@@ -57,7 +57,7 @@ fn upcalls<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
 
 /// Every reply settles one request.
 fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     for control in every_request() {
         link.control(&control).expect("small");
     }

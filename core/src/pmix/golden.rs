@@ -299,7 +299,7 @@ fn upcalls_of_c_driver_roundtrip() {
         }),
         Upcall::Request(UpcallRequest::ToolConnected { infos: collect() }),
     ];
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let mut last_id = 0;
     for upcall in upcalls {
         let kind = upcall.kind();

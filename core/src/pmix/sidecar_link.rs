@@ -68,7 +68,7 @@ struct OpenUpcall {
     span: Span,
 }
 
-/// The link's state; see the module.
+/// The link's state; see the module. The default is a link to a sidecar that was just started.
 #[derive(Debug, Default)]
 pub struct SidecarLink {
     control_in: FrameDecoder,
@@ -85,11 +85,6 @@ pub struct SidecarLink {
 }
 
 impl SidecarLink {
-    /// Creates a link to a sidecar that was just started.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Resets the link for the next sidecar. No request is pending, and no number is used again: one of an earlier
     /// sidecar refers to no request.
     pub fn renew(&mut self) {

@@ -259,6 +259,14 @@ pub struct ControlRefusal {
     pub text: String,
 }
 
+impl ControlRefusal {
+    /// Creates a refusal with the status for the requester and the text for people.
+    pub fn new(status: Status, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { status, text }
+    }
+}
+
 /// The host's reply to a [`SidecarCommand`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlReply {
@@ -320,24 +328,20 @@ pub struct Hello {
 
 /// Stage of the start at which a sidecar failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum StartupStage {
     /// Finding and opening the two libraries.
-    Load,
+    Load = c::WIREUP_STAGE_LOAD as u8,
     /// The shim is of another version than the host.
-    Abi,
+    Abi = c::WIREUP_STAGE_ABI as u8,
     /// libpmix is too old, or failed.
-    Pmix,
+    Pmix = c::WIREUP_STAGE_PMIX as u8,
     /// The agent and the host do not understand each other.
-    Link,
+    Link = c::WIREUP_STAGE_LINK as u8,
 }
 
 impl StartupStage {
-    const ALL: [(Self, u32); 4] = [
-        (Self::Load, c::WIREUP_STAGE_LOAD),
-        (Self::Abi, c::WIREUP_STAGE_ABI),
-        (Self::Pmix, c::WIREUP_STAGE_PMIX),
-        (Self::Link, c::WIREUP_STAGE_LINK),
-    ];
+    const ALL: [Self; 4] = [Self::Load, Self::Abi, Self::Pmix, Self::Link];
 }
 
 /// Last message of a sidecar that cannot continue.
@@ -374,12 +378,11 @@ impl SidecarNotice {
                 })
             }
             c::WIREUP_OP_FAILED => {
-                let stage = u32::from(from.u8()?);
-                let stage = StartupStage::ALL
-                    .into_iter()
-                    .find(|(_, code)| *code == stage);
+                let code = from.u8()?;
+                let mut stages = StartupStage::ALL.into_iter();
+                let stage = stages.find(|stage| *stage as u8 == code);
                 Self::Failed(StartupFailure {
-                    stage: stage.ok_or(WireError::Bad("stage"))?.0,
+                    stage: stage.ok_or(WireError::Bad("stage"))?,
                     text: Text::decode(&mut from)?,
                 })
             }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use wireup_shim::wire as c;
 
 use super::wire::{Reader, WireError, Writer};
-use crate::job::ids::{Nspace, Rank};
+use crate::job::ids::Rank;
 use crate::job::octets;
 use crate::job::proc::Proc;
 pub use status::Status;
@@ -57,7 +57,7 @@ pub struct PmixProc {
 
 impl PmixProc {
     /// Names a process, or with a special rank a set of them.
-    pub fn new(nspace: &Nspace, rank: impl Into<PmixRank>) -> Self {
+    pub fn new(nspace: impl Into<Text>, rank: impl Into<PmixRank>) -> Self {
         Self {
             nspace: nspace.into(),
             rank: rank.into(),

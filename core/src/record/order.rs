@@ -148,32 +148,16 @@ impl ControlCommand {
     /// # Errors
     /// For a line that is no command, with the reason.
     pub fn parse(line: &[u8]) -> serde_json::Result<Self> {
-        match serde_json::from_slice(line)? {
-            ControlLine {
-                signal: Some(signal),
-                ranks,
-                spawned_job,
-                spawn: None,
-                resize: None,
-            } => Ok(Self::Signal(SignalCommand {
+        let line: ControlLine = serde_json::from_slice(line)?;
+        let names_ranks = line.ranks.is_some() || line.spawned_job.is_some();
+        match (line.signal, line.spawn, line.resize) {
+            (Some(signal), None, None) => Ok(Self::Signal(SignalCommand {
                 signal,
-                ranks,
-                spawned_job: spawned_job.unwrap_or(JobIndex::INITIAL),
+                ranks: line.ranks,
+                spawned_job: line.spawned_job.unwrap_or(JobIndex::INITIAL),
             })),
-            ControlLine {
-                signal: None,
-                ranks: None,
-                spawned_job: None,
-                spawn: Some(spawn),
-                resize: None,
-            } => Ok(Self::Spawn(spawn)),
-            ControlLine {
-                signal: None,
-                ranks: None,
-                spawned_job: None,
-                spawn: None,
-                resize: Some(resize),
-            } => Ok(Self::Resize(resize)),
+            (None, Some(spawn), None) if !names_ranks => Ok(Self::Spawn(spawn)),
+            (None, None, Some(resize)) if !names_ranks => Ok(Self::Resize(resize)),
             _ => Err(serde_json::Error::custom(
                 "a line has either a signal, a spawn or a resize",
             )),

@@ -263,10 +263,9 @@ impl FirstFailure {
     /// Judges ranks that run without their PMI connection in the middle of a session: they will never enter the
     /// collectives for which others wait.
     fn judge_closed(&mut self, cx: &mut HostContext<'_, impl HostView>) {
-        let due = self.closed.iter().filter(|(_, (at, _))| *at <= cx.now);
+        let due = self.closed.extract_if(.., |_, (at, _)| *at <= cx.now);
         let due: Vec<(GlobalRank, Duration)> =
-            due.map(|(rank, (_, limit))| (*rank, *limit)).collect();
-        self.closed.retain(|_, (at, _)| *at > cx.now);
+            due.map(|(rank, (_, limit))| (rank, limit)).collect();
         if due.is_empty() {
             return;
         }

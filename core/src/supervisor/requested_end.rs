@@ -63,11 +63,7 @@ impl Supervisor {
         if self.phase != LaunchPhase::Running {
             return;
         }
-        let JobControlRequest {
-            requester: by,
-            action: what,
-            ranks,
-        } = demand;
+        let (by, what, ranks) = (demand.requester, demand.action, demand.ranks);
         if let (JobControlAction::Abort { code, message }, Some(by)) = (&what, by) {
             return self.aborted(by, *code, message, ranks, cx);
         }

@@ -4,9 +4,7 @@
 //!
 //! PMIx structures are opaque: only the shim knows their layouts. Empty in a build without PMIx.
 
-/// Server functions of libpmix, as function pointers.
-#[cfg(have_pmix)]
-#[allow(
+#![allow(
     missing_docs,
     non_camel_case_types,
     non_snake_case,
@@ -17,26 +15,17 @@
     clippy::undocumented_unsafe_blocks,
     clippy::unwrap_used,
     unused_qualifications,
-    reason = "generated; documented in pmix_server.h"
+    reason = "generated; documented in pmix_server.h and host.h"
 )]
+
+/// Server functions of libpmix, as function pointers.
+#[cfg(have_pmix)]
 pub mod pmix {
     include!(concat!(env!("OUT_DIR"), "/pmix.rs"));
 }
 
 /// Functions of the shim.
 #[cfg(have_pmix)]
-#[allow(
-    missing_docs,
-    non_camel_case_types,
-    unreachable_pub,
-    unsafe_code,
-    clippy::all,
-    clippy::missing_errors_doc,
-    clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used,
-    unused_qualifications,
-    reason = "generated; documented in host.h"
-)]
 pub mod shim {
     use crate::pmix::*;
     include!(concat!(env!("OUT_DIR"), "/shim.rs"));

@@ -125,7 +125,7 @@ impl Node {
             child,
             control,
             upcall,
-            link: SidecarLink::new(),
+            link: SidecarLink::default(),
             events: VecDeque::new(),
             ended: [false; 2],
             dir,

@@ -6,7 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, geteuid, getpid, kill_process_group, pidfd_se
 
 use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
+use crate::plan::environment::split_entry;
 use crate::plan::packed_files::CleanupSink;
 use crate::plan::rank_env::entry;
 use wireup_core::container::{
@@ -246,9 +247,7 @@ impl Container {
             descriptors: &descriptors,
             ..ChildCommand::new(&program, &argv)
         };
-        let child = ProcessSpawner::default()
-            .spawn(&command)
-            .map_err(io::Error::other)?;
+        let child = ProcessSpawner::default().spawn(&command)?;
         self.runtime = Some(child);
         self.input = Some(ours);
         drop(theirs);
@@ -453,11 +452,6 @@ fn reason(log: &Path, error: &io::Error) -> String {
 /// Returns the environment of a process.
 fn variables(pid: i32) -> io::Result<Vec<Variable>> {
     let text = fs::read(format!("/proc/{pid}/environ"))?;
-    let own = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec());
     let entries = text.split(|byte| *byte == 0);
-    let pairs = entries.filter_map(|entry| {
-        let at = entry.iter().position(|byte| *byte == b'=')?;
-        Some((own(&entry[..at]), own(&entry[at + 1..])))
-    });
-    Ok(pairs.collect())
+    Ok(entries.filter_map(split_entry).collect())
 }

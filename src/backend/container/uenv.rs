@@ -167,8 +167,6 @@ fn serve(program: &Path, image: &Path, device: OwnedFd) -> io::Result<i32> {
         descriptors: &descriptors,
         ..ChildCommand::new(&program, &argv)
     };
-    let child = ProcessSpawner::default()
-        .spawn(&command)
-        .map_err(io::Error::other)?;
+    let child = ProcessSpawner::default().spawn(&command)?;
     Ok(child.pid.as_raw_nonzero().get())
 }

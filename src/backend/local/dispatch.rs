@@ -263,7 +263,7 @@ impl StepDispatcher<'_> {
         for action in actions {
             match action {
                 NodeAction::SendPmi { rank, bytes } => {
-                    let index = self.cx.rank_at(node, rank);
+                    let index = self.cx.jobs.process_at(node, rank);
                     let index = index.map(|rank| self.cx.scope.local_index(&self.cx.jobs, rank));
                     if let Some(channel) =
                         index.and_then(|index| self.cx.ranks.at_mut(index).pmi_mut())
@@ -303,7 +303,7 @@ impl StepDispatcher<'_> {
                     channel,
                     is_held,
                 } => {
-                    if let Some(rank) = self.cx.rank_at(node, rank) {
+                    if let Some(rank) = self.cx.jobs.process_at(node, rank) {
                         let index = self.cx.scope.local_index(&self.cx.jobs, rank);
                         let pipes = &mut self.cx.ranks.at_mut(index).output;
                         let output = &mut self.services.output;
@@ -316,7 +316,7 @@ impl StepDispatcher<'_> {
                     bytes,
                 } => {
                     for at in ranks {
-                        if let Some(rank) = self.cx.rank_at(node, at) {
+                        if let Some(rank) = self.cx.jobs.process_at(node, at) {
                             let results = pushed_input::push(self.cx, rank, number, &bytes);
                             self.report_stdin_written(rank, results);
                         }
@@ -364,14 +364,14 @@ impl StepDispatcher<'_> {
             }
             NodeNotice::RankConnected { rank } => {
                 let dialect = self.cx.node(node).core.pmi_dialect(rank);
-                if let Some(rank) = self.cx.rank_at(node, rank) {
+                if let Some(rank) = self.cx.jobs.process_at(node, rank) {
                     self.services.warnings.check_directory(self.cx, node, rank);
                     self.cx
                         .report_rank(rank, StepToLauncher::Connected { rank, dialect });
                 }
             }
             NodeNotice::RankFinalized { rank } => {
-                if let Some(rank) = self.cx.rank_at(node, rank) {
+                if let Some(rank) = self.cx.jobs.process_at(node, rank) {
                     self.cx
                         .report_rank(rank, StepToLauncher::Finalized { rank });
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use crate::backend::container::{Container, JobContainer};
+use crate::backend::container::{self, Container};
 use crate::backend::guard::GuardLine;
 use crate::backend::step_messages::{NodeRefusal, StepToLauncher};
 use crate::plan::container_root::ContainerRoot;
@@ -110,18 +110,11 @@ impl JobContainers {
         };
         self.by_name.insert(name.clone(), container);
         let make = move || {
-            let container = JobContainer {
-                spec: &spec,
-                launch_uenvs: &launch.spec.container.uenvs,
-                launch: &launch.launch.nspace,
-                name: &name,
-                node,
-                cwd: &launch.inheritance.cwd,
-            };
             let cleanup = &mut |path: &Path, identity: Option<FileIdentity>| {
                 guard.charge(path, identity);
             };
-            let (images, result) = match container.make(cleanup) {
+            let made = container::make_for_spawned_job(&spec, &name, &launch, node, cleanup);
+            let (images, result) = match made {
                 Ok((images, root)) => {
                     let processes = images.processes().collect();
                     (Some(images), Ok((root, processes)))

@@ -1,6 +1,7 @@
 //! Measures the resource usage of local ranks, for `wireup top` and others.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::raw;
 use super::step_context::StepContext;
@@ -15,6 +16,8 @@ use wireup_sys::procfs::{self, Process};
 struct UsageSum {
     /// Processor time in ticks.
     cpu: u64,
+    /// Time for which threads have waited for a processor.
+    runqueue: Duration,
     /// Resident memory in pages.
     resident: u64,
 }
@@ -22,7 +25,8 @@ struct UsageSum {
 /// Measures the usage of those of these ranks that run on this host.
 pub(super) fn usage_of(cx: &StepContext, ranks: &[(GlobalRank, i32)]) -> Vec<RankInspection> {
     let processes = procfs::processes();
-    let sums = sums(&processes, ranks.iter().map(|(_, pid)| *pid));
+    let roots = ranks.iter().map(|(_, pid)| *pid);
+    let sums = sums(&processes, roots, procfs::runqueue_wait);
     let states: HashMap<i32, char> = processes
         .iter()
         .map(|process| (process.pid, process.state))
@@ -40,13 +44,14 @@ pub(super) fn usage_of(cx: &StepContext, ranks: &[(GlobalRank, i32)]) -> Vec<Ran
         let seat = cx.scope.local_index(&cx.jobs, *rank);
         let fence = waits[cx.scope.index(node)].get(&local);
         let usage = RankUsage {
-            cpu_ms: u64::try_from(procfs::ticks(sum.cpu).as_millis()).unwrap_or(u64::MAX),
+            cpu_ms: milliseconds(procfs::ticks(sum.cpu)),
+            runqueue_ms: milliseconds(sum.runqueue),
             resident: sum.resident * page,
             output: cx.ranks.at(seat).output.bytes_read(),
             state: states.get(pid).copied().unwrap_or('?'),
             did: cx.pmi_state(*rank).last_activity,
             fence: fence.map(|FenceWait { fence, .. }| fence.clone()),
-            fence_ms: fence.map(|wait| u64::try_from(wait.waiting.as_millis()).unwrap_or(u64::MAX)),
+            fence_ms: fence.map(|wait| milliseconds(wait.waiting)),
         };
         RankInspection {
             rank: *rank,
@@ -54,6 +59,10 @@ pub(super) fn usage_of(cx: &StepContext, ranks: &[(GlobalRank, i32)]) -> Vec<Ran
         }
     };
     ranks.iter().map(usage).collect()
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns those of these ranks that run on this host, with their pids.
@@ -69,7 +78,11 @@ pub(super) fn running(cx: &StepContext, ranks: &[GlobalRank]) -> Vec<(GlobalRank
 }
 
 /// Returns the usage of each of these processes with its descendants, by pid.
-fn sums(processes: &[Process], roots: impl Iterator<Item = i32>) -> HashMap<i32, UsageSum> {
+fn sums(
+    processes: &[Process],
+    roots: impl Iterator<Item = i32>,
+    runqueue_wait: impl Fn(i32) -> Duration,
+) -> HashMap<i32, UsageSum> {
     let parents: HashMap<i32, i32> = processes
         .iter()
         .map(|process| (process.pid, process.parent))
@@ -81,6 +94,7 @@ fn sums(processes: &[Process], roots: impl Iterator<Item = i32>) -> HashMap<i32,
         for _ in 0..processes.len() {
             if let Some(sum) = sums.get_mut(&at) {
                 sum.cpu += process.cpu;
+                sum.runqueue += runqueue_wait(process.pid);
                 sum.resident += process.resident;
                 break;
             }
@@ -123,10 +137,15 @@ mod tests {
             process(30, 31, 100),
             process(31, 30, 100),
         ];
-        let sums = sums(&processes, [10, 20, 99].into_iter());
-        let sum = |cpu, resident| UsageSum { cpu, resident };
-        assert_eq!(sums[&10], sum(7, 3));
-        assert_eq!(sums[&20], sum(8, 1));
-        assert_eq!(sums[&99], sum(0, 0));
+        let runqueue_wait = |pid: i32| Duration::from_secs(u64::from(pid.unsigned_abs()));
+        let sums = sums(&processes, [10, 20, 99].into_iter(), runqueue_wait);
+        let sum = |cpu, seconds, resident| UsageSum {
+            cpu,
+            runqueue: Duration::from_secs(seconds),
+            resident,
+        };
+        assert_eq!(sums[&10], sum(7, 33, 3));
+        assert_eq!(sums[&20], sum(8, 20, 1));
+        assert_eq!(sums[&99], sum(0, 0, 0));
     }
 }

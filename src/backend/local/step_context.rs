@@ -130,11 +130,6 @@ impl StepContext {
         place.expect("the loop only knows processes of the launch")
     }
 
-    /// Returns the rank with this node rank on a node.
-    pub(super) fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
-        self.jobs.process_at(node, at)
-    }
-
     /// Returns the table entry of a local rank.
     pub(super) fn slot(&self, rank: GlobalRank) -> &RankProcess {
         self.ranks.at(self.scope.local_index(&self.jobs, rank))

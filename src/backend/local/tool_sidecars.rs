@@ -11,13 +11,11 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
 use super::node_cores::LocalNode;
 use super::step_context::StepContext;
@@ -29,9 +27,6 @@ use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::pmix::sidecar_protocol::SidecarCommand;
 use wireup_sys::poll::{PollSource, PollToken};
-
-/// Backlog of the listening socket: connections that wait for the sidecar.
-const BACKLOG: i32 = 64;
 
 /// Time from the start of the ranks until tools can find them, about that of a sidecar which runs from the start. A
 /// shorter launch has no cost for tools.
@@ -152,14 +147,9 @@ impl ToolListener {
 
 fn listen_for_tools(cx: &mut StepContext) -> Result<OwnedFd, ToolFilesError> {
     let plan = Arc::clone(&cx.plan);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
-    let socket = socket.map_err(io::Error::from)?;
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    bind(&socket, &any).map_err(io::Error::from)?;
-    listen(&socket, BACKLOG).map_err(io::Error::from)?;
-    let own = getsockname(&socket).and_then(SocketAddr::try_from);
-    let own = own.map_err(io::Error::from)?;
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.set_nonblocking(true)?;
+    let own = socket.local_addr()?;
     let node = cx.first_node();
     let directory = cx.cleanup.make_directory(&plan, cx.scope, &cx.guard)?;
     let place = directory.make_server_directory(node, &plan.job.nspace)?;
@@ -173,7 +163,7 @@ fn listen_for_tools(cx: &mut StepContext) -> Result<OwnedFd, ToolFilesError> {
     written.map_err(|error| ToolFilesError::Files { place, error })?;
     let watched = cx.poll.add(&socket, PollToken::new(PollSource::Tools, 0));
     watched.map_err(io::Error::from)?;
-    Ok(socket)
+    Ok(socket.into())
 }
 
 /// Returns the registration commands for the sidecar of a node: the initial job, and the jobs that have not ended.

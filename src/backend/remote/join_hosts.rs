@@ -22,13 +22,12 @@ use std::sync::Arc;
 
 use super::RemoteBackend;
 use super::members;
-use crate::backend::launcher_reports::LinkReport;
 use crate::backend::step_messages::{KnownReport, LauncherToStep, NodeRefusal, StepToLauncher};
 use crate::plan::HostPlan;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause};
 use wireup_core::link::agent_protocol::AgentRequest;
-use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::node_tracker::KnownNode;
 use wireup_core::output_credit::window;
 
@@ -45,12 +44,7 @@ impl RemoteBackend {
             description: self.description(Vec::new()),
         };
         if self.link_error.is_none() {
-            self.link.send(
-                FrameAddress::EveryNode,
-                FrameClass::Control,
-                &grow,
-                &self.poll,
-            );
+            self.send_to_agent(&grow);
         }
         let jobs = (1..self.jobs.count()).map(JobIndex);
         let known = jobs.filter_map(|number| match self.running_jobs.get(&number) {
@@ -72,13 +66,6 @@ impl RemoteBackend {
         self.plan = Arc::clone(plan);
         self.jobs.replace_first(Arc::clone(&plan.job));
         self.fleet.set_window(window(plan.job.process_map.nodes()));
-    }
-
-    /// Handles the readiness of a node for ranks.
-    pub(super) fn joined(&mut self, node: NodeId) {
-        self.send(FrameAddress::Node(node), &LauncherToStep::Start);
-        let refusal = None;
-        self.queue_report(LinkReport::NodeJoined { node, refusal });
     }
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the launch only fails the

@@ -33,6 +33,7 @@ use super::step_cgroups::StepCgroups;
 use super::step_start::take_link;
 use crate::backend::cleanup_record;
 use crate::plan::Variable;
+use crate::plan::environment::split_entry;
 use wireup_core::failure::CommandError;
 use wireup_core::link::helper_protocol::{HelperPolicy, HelperReply, HelperRequest, ProcessOwner};
 use wireup_core::link::{decode, encode};
@@ -169,7 +170,9 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
                     } => {
                         super::show_name()?;
                         become_step(becomes, &says, spared)?;
-                        Ok(Some((link, copy::variables(environment))))
+                        let entries = environment.iter();
+                        let variables = entries.filter_map(|entry| split_entry(entry));
+                        Ok(Some((link, variables.collect())))
                     }
                     ForkRole::Launcher(launcher, descriptors) => Err(become_launcher(
                         becomes,

@@ -52,7 +52,7 @@ pub(super) struct StdinFeeder {
     feeds: Vec<RankStdin>,
     piece: Option<Vec<u8>>,
     /// Due report to the launcher: whether a rank still reads.
-    report: Option<bool>,
+    pub(super) report: Option<bool>,
     first_read: FirstRead,
 }
 
@@ -132,11 +132,6 @@ impl StdinFeeder {
         }
         self.first_read = FirstRead::Reported;
         true
-    }
-
-    /// Takes the due report to the launcher, if any: whether a rank still reads.
-    pub(super) fn take_report(&mut self) -> Option<bool> {
-        self.report.take()
     }
 
     /// Writes the rest of the current piece to a rank. Without a piece, its pipe is ready only if it has lost its readers.

@@ -21,7 +21,7 @@ use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::agent_protocol::{StepCommand, StepReport, VERSION, version_in};
 use wireup_core::link::decode;
-use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::link::frame::FrameClass;
 use wireup_core::link::reassembly::Envelope;
 use wireup_core::link::routing_tree::RoutingTree;
 use wireup_sys::inherited_state::InheritedState;
@@ -123,12 +123,7 @@ impl StepStartError {
         match self {
             Self::OtherVersion(version) => {
                 let own = StepReport::OtherVersion { version: VERSION };
-                link.last_word(
-                    FrameAddress::Launcher,
-                    FrameClass::Control,
-                    &own,
-                    LAST_WORDS,
-                );
+                link.last_word(FrameClass::Control, &own, LAST_WORDS);
                 CommandError::request(OtherVersion(version))
             }
             Self::Failed(failure) => failure,

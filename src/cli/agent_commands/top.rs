@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum as _};
 use self::view::{RankRow, Sample, SortKey, SortOrder};
 use crate::cli::launcher_host::LauncherHost;
 use crate::cli::ps::{found, width};
+use crate::cli::remote_launch::{option_words, switch_word};
 use crate::cli::value_error::ValueError;
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::jobs::LocalJobInfo;
@@ -72,7 +73,7 @@ pub struct TopArgs {
 
     /// Show a line for each host instead of one for each rank
     #[arg(long)]
-    hosts: bool,
+    pub hosts: bool,
 
     /// Print tables one after the other, on a terminal too
     #[arg(long)]
@@ -103,11 +104,6 @@ impl TopArgs {
         SortOrder::by(self.sort)
     }
 
-    /// Whether there is a line for each host.
-    pub fn by_host(&self) -> bool {
-        self.hosts
-    }
-
     /// Executes the command on the host that the job shows for its launcher, if that is another one; returns only if it is
     /// this one.
     ///
@@ -119,17 +115,12 @@ impl TopArgs {
         };
         let key = self.sort.to_possible_value();
         let key = key.map_or_else(String::new, |key| key.get_name().to_owned());
-        let mut options = vec!["--sort".to_owned(), key];
-        if let Some(interval) = self.interval {
-            options.extend(["--interval".to_owned(), interval.as_secs_f64().to_string()]);
-        }
-        for (option, is_given) in [("--hosts", self.hosts), ("--plain", self.plain)] {
-            if is_given {
-                options.push(option.to_owned());
-            }
-        }
-        let options = options.into_iter().map(OsString::from);
-        Err(host.execute("top", options.collect(), self.is_interactive()))
+        let mut options: Vec<OsString> = vec!["--sort".into(), key.into()];
+        let seconds = self.interval.map(|interval| interval.as_secs_f64());
+        options.extend(option_words("--interval", seconds.map(|it| it.to_string())));
+        options.extend(switch_word("--hosts", self.hosts));
+        options.extend(switch_word("--plain", self.plain));
+        Err(host.execute("top", options, self.is_interactive()))
     }
 }
 

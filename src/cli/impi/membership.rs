@@ -14,6 +14,7 @@ use rustix::process::Pid;
 use thiserror::Error;
 
 use super::host_agents::{HostAgents, SECRETS};
+use crate::cli::remote_launch::{option_words, switch_word};
 use crate::inspect::agent_file::find;
 use crate::plan::placed;
 use wireup_core::executables::IMPI;
@@ -141,7 +142,7 @@ impl ImpiSpec {
             true => Some(HostAgents::start(spec, &runs, &self.server)?),
             false => None,
         };
-        let mut words = Vec::new();
+        let mut words: Vec<OsString> = Vec::new();
         let mut doors = Vec::new();
         if let Some(hosts) = &mut hosts {
             for (place, ranks) in hosts.places()?.into_iter().zip(&sizes) {
@@ -149,31 +150,21 @@ impl ImpiSpec {
                     let (server, place) = (self.server, place.listens);
                     return Err(JoinError::Loopback { server, place }.into());
                 }
-                words.extend(["--host".to_owned(), format!("{}={ranks}", place.listens)]);
+                words.extend(["--host".into(), format!("{}={ranks}", place.listens).into()]);
                 doors.push(format!("{ranks}={}", place.door));
             }
         } else {
-            words.extend(["-n".to_owned(), sizes.iter().sum::<u32>().to_string()]);
+            words.extend(["-n".into(), sizes.iter().sum::<u32>().to_string().into()]);
         }
-        let options = [
-            ("--address", self.address.map(|address| address.to_string())),
-            ("--tls-ca", self.tls_ca),
-            ("--xsize", self.xsize.map(|bytes| bytes.to_string())),
-            ("--maxlinear", self.max_linear.map(|max| max.to_string())),
-        ];
-        for (option, value) in options {
-            words.extend(
-                value
-                    .into_iter()
-                    .flat_map(|value| [option.to_owned(), value]),
-            );
-        }
-        if self.lam {
-            words.push("--lam".to_owned());
-        }
-        if self.is_printing {
-            words.push("--print".to_owned());
-        }
+        let address = self.address.map(|address| address.to_string());
+        words.extend(option_words("--address", address));
+        words.extend(option_words("--tls-ca", self.tls_ca));
+        let xsize = self.xsize.map(|bytes| bytes.to_string());
+        words.extend(option_words("--xsize", xsize));
+        let max_linear = self.max_linear.map(|clients| clients.to_string());
+        words.extend(option_words("--maxlinear", max_linear));
+        words.extend(switch_word("--lam", self.lam));
+        words.extend(switch_word("--print", self.is_printing));
         let mut agent = ImpiAgentProcess::start(&self.server, self.client, &words)?;
         if let (Some(hosts), Some(says)) = (&mut hosts, &agent.child.stdout) {
             hosts.watch_until_readable(says.as_fd())?;
@@ -241,7 +232,7 @@ struct ImpiAgentProcess {
 }
 
 impl ImpiAgentProcess {
-    fn start(server: &str, client: u32, words: &[String]) -> Result<Self, CommandError> {
+    fn start(server: &str, client: u32, words: &[OsString]) -> Result<Self, CommandError> {
         let mut command = Command::new(find(IMPI).map_err(CommandError::request)?);
         command.args(["agent", server, "--client", &client.to_string()]);
         // The launcher handles interrupts; the agent ends with the launcher.

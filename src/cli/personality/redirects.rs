@@ -62,10 +62,8 @@ pub(super) fn redirected(
         }
         _ => pattern(RedirectedStream::Input)?,
     };
-    let (mut output, mut error) = (
-        pattern(RedirectedStream::Output)?,
-        pattern(RedirectedStream::Error)?,
-    );
+    let mut output = pattern(RedirectedStream::Output)?;
+    let mut error = pattern(RedirectedStream::Error)?;
     let is_merged = error.is_none() && last(RedirectedStream::Merged).is_some();
     let of_ranks = |name: &Option<Vec<u8>>| name.as_deref().is_some_and(is_opened_by_each_rank);
     // Without a file of its own, standard error of srun's tasks goes where standard output goes.

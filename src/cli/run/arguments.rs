@@ -29,7 +29,7 @@ use wireup_core::job::spec::{AgentLaunchCommand, JobSpec, StatusSpec};
 #[derive(Debug)]
 pub(super) struct CommandLine {
     /// Options of the job, and the first program.
-    first: Vec<OsString>,
+    pub(super) first: Vec<OsString>,
     /// Options and programs behind each `:`.
     next_programs: Vec<Vec<OsString>>,
     /// Options of other launchers that hold for every program.
@@ -104,11 +104,6 @@ impl CommandLine {
             everywhere,
             idle,
         })
-    }
-
-    /// Options of the job, and the first program.
-    pub(super) fn first(&self) -> &[OsString] {
-        &self.first
     }
 
     /// Parses its options behind these defaults.

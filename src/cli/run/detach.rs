@@ -26,7 +26,7 @@ pub(super) fn hand_over(args: &[OsString]) -> Result<Option<u8>, CommandError> {
     let own = OptionTable::from_parser::<RunArgs>();
     let words = args.iter().skip(2).cloned();
     let line = CommandLine::new(&own, words).map_err(CommandError::request)?;
-    if topics::topic(&own, line.first()).is_some() {
+    if topics::topic(&own, &line.first).is_some() {
         return Ok(None);
     }
     // Defaults files do not have these options.

@@ -20,7 +20,7 @@ pub(super) fn read_defaults(
     table: &OptionTable,
     line: &CommandLine,
 ) -> Result<Defaults, CommandError> {
-    match config::is_refused(table, line.first()) {
+    match config::is_refused(table, &line.first) {
         true => Ok(Defaults::default()),
         false => config::read(table).map_err(CommandError::request),
     }

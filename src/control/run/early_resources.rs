@@ -48,7 +48,7 @@ impl EarlyResources {
 
     /// Returns the resources for a launch that needs no guard; a guard that was started is dismissed.
     pub(super) fn unguarded(self) -> (InheritedState, Nspace) {
-        self.parts()
+        (self.surroundings.clone(), self.nspace.clone())
     }
 
     /// Returns the resources for a launch that needs a guard.
@@ -60,12 +60,8 @@ impl EarlyResources {
             Some(guard) => guard,
             None => guard_of(&self.nspace)?,
         };
-        let (surroundings, nspace) = self.parts();
+        let (surroundings, nspace) = self.unguarded();
         Ok((surroundings, nspace, guard))
-    }
-
-    fn parts(&self) -> (InheritedState, Nspace) {
-        (self.surroundings.clone(), self.nspace.clone())
     }
 }
 

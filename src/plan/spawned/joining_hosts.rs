@@ -92,7 +92,7 @@ impl SpawnPlanner<'_> {
                 ),
                 false => format!("host {} is in the launch already", host.name),
             };
-            return Err(refuse_resize(Kind::BadRequest, text));
+            return Err(AllocationFailure::new(Kind::BadRequest, text));
         }
         Ok(hosts)
     }
@@ -114,7 +114,7 @@ impl SpawnPlanner<'_> {
                     host.name,
                     compress(self.initial.present_names())
                 );
-                return Err(refuse_resize(Kind::NotFound, text));
+                return Err(AllocationFailure::new(Kind::NotFound, text));
             };
             let reason = if first_label(self.initial.node_name(node))
                 == first_label(&self.initial.launcher.host)
@@ -126,7 +126,7 @@ impl SpawnPlanner<'_> {
                 return Ok(node);
             };
             let text = format!("host {} cannot leave the launch: {reason}", host.name);
-            Err(refuse_resize(Kind::NotSupported, text))
+            Err(AllocationFailure::new(Kind::NotSupported, text))
         };
         self.merged(entries)?.into_iter().map(node_of).collect()
     }
@@ -134,16 +134,12 @@ impl SpawnPlanner<'_> {
     fn merged(&self, entries: &[HostEntry]) -> Result<Vec<HostSpec>, AllocationFailure> {
         if !entries.is_empty() && !self.initial.can_grow() {
             let text = "the launch runs on this machine alone: no host can join or leave; start it with --hosts";
-            return Err(refuse_resize(Kind::NotSupported, text.to_owned()));
+            return Err(AllocationFailure::new(Kind::NotSupported, text.to_owned()));
         }
         if entries.is_empty() {
             return Ok(Vec::new());
         }
         merge(entries.to_vec())
-            .map_err(|problem| refuse_resize(Kind::BadRequest, problem.to_string()))
+            .map_err(|problem| AllocationFailure::new(Kind::BadRequest, problem.to_string()))
     }
-}
-
-fn refuse_resize(kind: Kind, text: String) -> AllocationFailure {
-    AllocationFailure { kind, text }
 }

@@ -13,7 +13,8 @@
 use std::path::Path;
 
 use super::{
-    FileLine, HOSTS_MAX, HostEntry, HostsError, HostsProblem, addresses, entries_of, names, number,
+    FileLine, HOSTS_MAX, HostEntry, HostsError, HostsProblem, addresses, entries_of, names,
+    slot_count,
 };
 
 /// Keywords of other launchers for the slots of a host.
@@ -66,12 +67,6 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     for word in words {
         let unknown = || HostsProblem::Word(word.into());
         let (key, value) = word.split_once('=').ok_or_else(unknown)?;
-        let slots = || {
-            number(value).ok_or_else(|| HostsProblem::Slots {
-                word: word.into(),
-                slots: value.into(),
-            })
-        };
         if let Some(host) = user_at
             && (SLOTS.contains(&key) || MOST.contains(&key))
         {
@@ -81,10 +76,10 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, HostsProblem> {
             });
         }
         if SLOTS.contains(&key) {
-            let slots = Some(slots()?);
+            let slots = Some(slot_count(word, value)?);
             hosts.iter_mut().for_each(|host| host.slots = slots);
         } else if MOST.contains(&key) {
-            let most = Some(slots()?);
+            let most = Some(slot_count(word, value)?);
             hosts.iter_mut().for_each(|host| host.most = most);
         } else if key == "address" {
             let addresses = addresses(word, value)?;

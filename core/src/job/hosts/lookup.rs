@@ -16,7 +16,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::registered::{EtcdHostSpec, HostRegistration};
-use super::{HostList, HostsProblem, PORT, check_name, number};
+use super::{HostList, HostsProblem, PORT, check_name, number, slot_count};
 
 /// The service of agents, as SRV records name it: `_wireup._tcp.NAME`.
 pub const SERVICE: &str = "_wireup._tcp";
@@ -64,13 +64,7 @@ impl HostLookup {
             return Ok(None);
         }
         let (name, slots) = match rest.split_once(':') {
-            Some((name, text_of_slots)) => {
-                let slots = number(text_of_slots).ok_or_else(|| HostsProblem::Slots {
-                    word: text.into(),
-                    slots: text_of_slots.into(),
-                })?;
-                (name, Some(slots))
-            }
+            Some((name, slots)) => (name, Some(slot_count(text, slots)?)),
             None => (rest, None),
         };
         check_name(text, name.strip_suffix('.').unwrap_or(name))?;

@@ -108,14 +108,12 @@ impl HostEntry {
             (None, Some(other)) => self.address = Some(other),
             _ => {}
         }
-        self.slots = match (self.slots, other.slots) {
+        let sum = |one: Option<u32>, other: Option<u32>| match (one, other) {
             (Some(one), Some(other)) => Some((one + other).min(SLOTS_MAX)),
             (one, other) => one.or(other),
         };
-        self.most = match (self.most, other.most) {
-            (Some(one), Some(other)) => Some((one + other).min(SLOTS_MAX)),
-            (one, other) => one.or(other),
-        };
+        self.slots = sum(self.slots, other.slots);
+        self.most = sum(self.most, other.most);
         Ok(())
     }
 }

@@ -72,10 +72,6 @@ pub(super) fn expand(word: &str) -> Option<Vec<String>> {
 
 /// Expands `01-16,20`; a range whose first number starts with a zero keeps its number of digits.
 fn numbers(list: &str) -> Option<Vec<String>> {
-    let number = |text: &str| {
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse::<u32>().ok().filter(|_| digits)
-    };
     let mut texts = Vec::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -83,11 +79,7 @@ fn numbers(list: &str) -> Option<Vec<String>> {
         if from > to || (to - from) as usize >= HOSTS_MAX - texts.len() {
             return None;
         }
-        let width = if first.starts_with('0') {
-            first.len()
-        } else {
-            0
-        };
+        let width = width(first);
         texts.extend((from..=to).map(|number| format!("{number:0width$}")));
     }
     Some(texts)
@@ -128,12 +120,9 @@ impl HostNameGroup {
 
     /// Takes a name that differs in nothing else.
     fn take(&mut self, name: &str) -> bool {
-        let at = match &self.number {
-            Some(at) => at.clone(),
-            None => match number_that_differs(&self.first, name) {
-                Some(at) => at,
-                None => return false,
-            },
+        let known = self.number.clone();
+        let Some(at) = known.or_else(|| number_that_differs(&self.first, name)) else {
+            return false;
         };
         let (before, after) = (&self.first[..at.start], &self.first[at.end..]);
         let middle = name
@@ -150,11 +139,7 @@ impl HostNameGroup {
         let Some((first, last)) = self.runs.last_mut() else {
             return false;
         };
-        let width = if first.starts_with('0') {
-            first.len()
-        } else {
-            0
-        };
+        let width = width(first);
         let next = last
             .parse::<u32>()
             .ok()
@@ -182,9 +167,23 @@ impl HostNameGroup {
 
 /// Whether a text is a number that is written back unchanged.
 fn is_number(text: &str) -> bool {
-    !text.is_empty()
-        && text.bytes().all(|byte| byte.is_ascii_digit())
-        && text.parse::<u32>().is_ok()
+    number(text).is_some()
+}
+
+/// Parses a number without a sign.
+pub(super) fn number(text: &str) -> Option<u32> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => text.parse().ok(),
+        false => None,
+    }
+}
+
+/// Returns the least number of digits of the numbers after this one: all of its digits if it starts with a zero.
+fn width(first: &str) -> usize {
+    match first.starts_with('0') {
+        true => first.len(),
+        false => 0,
+    }
 }
 
 /// Returns the position of the only number in `one` that differs in `other`.

@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HostsProblem, number};
+use super::{HostsProblem, slot_count};
 
 /// Characters of a label, besides letters and digits.
 const MARKS: [char; 4] = ['-', '.', '_', '/'];
@@ -47,13 +47,7 @@ impl EtcdHostSpec {
             return Ok(None);
         }
         let (labels, slots) = match rest.rsplit_once(':') {
-            Some((labels, slots)) => {
-                let number = number(slots).ok_or_else(|| HostsProblem::Slots {
-                    word: text.into(),
-                    slots: slots.into(),
-                })?;
-                (labels, Some(number))
-            }
+            Some((labels, slots)) => (labels, Some(slot_count(text, slots)?)),
             None => (rest, None),
         };
         let labels = labels

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -187,8 +187,9 @@ impl BindMount {
         let rest = bytes.strip_suffix(b":ro");
         let mut parts = rest.unwrap_or(bytes).split(|byte| *byte == b':');
         let mut path = || {
-            let part = parts.next().map(|part| OsString::from_vec(part.to_vec()));
-            part.map(PathBuf::from)
+            parts
+                .next()
+                .map(|part| PathBuf::from(OsStr::from_bytes(part)))
         };
         let source = path().unwrap_or_default();
         let target = path().unwrap_or_else(|| source.clone());
@@ -243,7 +244,7 @@ impl Uenv {
     /// [`UenvError`]
     pub fn parse(text: &OsStr) -> Result<Self, UenvError> {
         let bytes = text.as_bytes();
-        let owned = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        let owned = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         let (file, mount) = match bytes.iter().rposition(|byte| *byte == b':') {
             Some(at) => (owned(&bytes[..at]), owned(&bytes[at + 1..])),
             None => (owned(bytes), PathBuf::from(UENV_MOUNT)),

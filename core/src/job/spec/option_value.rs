@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use super::{BindTo, EnvInheritance, MapBy, MapWithinHost, MemBind};
 use crate::job::ids::NodeId;
-use crate::job::rankfile::RankfileCpus;
-use crate::topology::{CPUS_MAX, CpuSet, ObjectType};
+use crate::job::rankfile::{RankfileCpus, cpu_range};
+use crate::topology::{CpuSet, ObjectType};
 
 /// A value that its option does not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,11 +103,7 @@ impl FromStr for BindTo {
 fn cpus(text: &str) -> Option<CpuSet> {
     let mut all = CpuSet::default();
     for part in text.split('+') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last >= CPUS_MAX {
-            return None;
-        }
+        let (first, last) = cpu_range(part)?;
         (first..=last).for_each(|cpu| all.insert(cpu));
     }
     Some(all)

@@ -127,12 +127,11 @@ fn absent_from_pmix(cx: &NodeContext, id: &FenceId, collect: bool) -> MissingRan
 }
 
 fn absent(cx: &NodeContext, local: NodeRank, last: String) -> MissingRankInfo {
-    let now = cx.now;
     let last_contact = cx.last_contact[local.index()];
     MissingRankInfo {
         rank: cx.process(local),
         last_request: last,
-        idle: last_contact.map(|at| now.duration_since(at)),
+        idle: last_contact.map(|at| cx.now.duration_since(at)),
     }
 }
 
@@ -179,29 +178,23 @@ pub(in crate::node) fn fence_cause(
         FenceRequester::Pmix(_) | FenceRequester::Connect(_) => FenceKind::Pmix,
         FenceRequester::Pmi(..) | FenceRequester::Released => FenceKind::Pmi,
     };
-    match (failure, kind) {
-        (
-            FenceFailure::TornDown { .. }
-            | FenceFailure::PeerLost { .. }
-            | FenceFailure::Withdrawn { .. },
-            _,
-        ) => None,
-        (FenceFailure::Timeout { kind: by, .. }, _) if *by == TimeoutSource::Program => None,
-        (
-            FenceFailure::Timeout {
-                waited, absences, ..
-            },
-            kind,
-        ) => Some(FailureCause::FenceTimeout(Box::new(LateFence {
+    match failure {
+        FenceFailure::TornDown { .. }
+        | FenceFailure::PeerLost { .. }
+        | FenceFailure::Withdrawn { .. } => None,
+        FenceFailure::Timeout { kind: by, .. } if *by == TimeoutSource::Program => None,
+        FenceFailure::Timeout {
+            waited, absences, ..
+        } => Some(FailureCause::FenceTimeout(Box::new(LateFence {
             kind,
             waited: *waited,
             ranks,
             absences: (**absences).clone(),
         }))),
-        (other, FenceKind::Pmi) => Some(FailureCause::FenceFailed {
+        other if kind == FenceKind::Pmi => Some(FailureCause::FenceFailed {
             error: other.to_string(),
         }),
-        (_, FenceKind::Pmix) => None,
+        _ => None,
     }
 }
 

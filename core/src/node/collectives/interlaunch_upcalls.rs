@@ -213,17 +213,14 @@ impl InterlaunchState {
         timeout: Option<Duration>,
         cx: &mut NodeContext,
     ) {
-        let now = cx.now;
         let named = named_members(std::slice::from_ref(proc)).and_then(|mut named| named.pop());
+        let named = named.filter(|(nspace, _)| self.registered_jobs.contains(nspace));
         let Some((nspace, proc::RankOrWildcard::One(rank))) = named else {
             return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
-        if !self.registered_jobs.contains(&nspace) {
-            return cx.answer_status(id, Status::ERR_NOT_FOUND);
-        }
         self.last_number += 1;
         let serial = self.last_number;
-        let until = timeout.map(|timeout| now + timeout);
+        let until = timeout.map(|timeout| cx.now + timeout);
         self.fetching.insert(serial, (id, until));
         let proc = proc::Proc::new(nspace, rank);
         let message = InterlaunchMessage::Fetch { serial, proc };
@@ -262,11 +259,10 @@ impl NodeService for InterlaunchState {
         let now = cx.now;
         let timeout = Status::ERR_TIMEOUT.0;
         self.with_hub(cx, |hub| hub.tick(now, timeout));
-        let fetching = self.fetching.iter();
-        let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
-        let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
-        for (serial, id) in late {
-            self.fetching.remove(&serial);
+        let is_late = |_: &u64, (_, until): &mut (UpcallId, Option<Moment>)| {
+            until.is_some_and(|until| until <= now)
+        };
+        for (_, (id, _)) in self.fetching.extract_if(.., is_late) {
             cx.answer_status(id, Status::ERR_TIMEOUT);
         }
     }

@@ -72,9 +72,7 @@ impl NodeJob {
             context,
         })
     }
-}
 
-impl NodeJob {
     /// Adds an attribute that the job's PMI clients on this node can read.
     pub(in crate::node) fn describe(&mut self, key: &str, value: &[u8]) {
         if let Some(server) = &mut self.pmi {

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::job::allocation::{
-    Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
-    Directive,
+    Allocation, AllocationFailureKind, AllocationRequest, AllocationResult, Directive,
 };
 use crate::node::context::NodeContext;
 use crate::node::event::{AllocationRequestId, NodeReport};
@@ -88,13 +87,8 @@ impl PendingAllocations {
 impl NodeService for PendingAllocations {
     /// Refuses all pending requests at the end of the launch.
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        let ending = Err(AllocationFailure {
-            kind: AllocationFailureKind::Canceled,
-            text: String::new(),
-        });
-        let tickets: Vec<_> = self.waiting.keys().copied().collect();
-        for ticket in tickets {
-            self.allocated(ticket, &ending, cx);
+        for (_, id) in std::mem::take(&mut self.waiting) {
+            cx.answer_status(id, status(AllocationFailureKind::Canceled));
         }
     }
 }
@@ -103,10 +97,9 @@ impl NodeService for PendingAllocations {
 fn allocation_infos(allocation: &Allocation) -> Vec<Info> {
     let text = |key, text: &String| Info::new(key, Value::String(text.as_str().into()));
     let own = |key, value: &Option<String>| value.as_ref().map(|value| text(key, value));
-    let mut infos: Vec<Info> = own(keys::ALLOC_ID, &allocation.id)
-        .into_iter()
-        .chain(own(keys::ALLOC_REQ_ID, &allocation.req_id))
-        .collect();
+    let mut infos = Vec::new();
+    infos.extend(own(keys::ALLOC_ID, &allocation.id));
+    infos.extend(own(keys::ALLOC_REQ_ID, &allocation.req_id));
     let shares = &allocation.shares;
     let names: Vec<_> = shares.iter().map(|share| share.name.as_str()).collect();
     infos.push(Info::new(

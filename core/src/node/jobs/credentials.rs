@@ -81,10 +81,7 @@ impl Credentials {
         };
         match signer.key.check(token, signer.seconds(now)) {
             Ok(identity) => {
-                let proc = PmixProc {
-                    nspace: Text::new(identity.nspace),
-                    rank: PmixRank(identity.rank),
-                };
+                let proc = PmixProc::new(Text::new(identity.nspace), PmixRank(identity.rank));
                 let infos = vec![
                     kind(),
                     Info::new(keys::USERID, Value::Uint32(identity.uid)),

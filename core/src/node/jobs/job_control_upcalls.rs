@@ -184,10 +184,7 @@ impl Demands {
         procs: &[PmixProc],
         cx: &NodeContext,
     ) -> Option<Option<Vec<GlobalRank>>> {
-        let job = [PmixProc {
-            nspace: caller.nspace.clone(),
-            rank: PmixRank::WILDCARD,
-        }];
+        let job = [PmixProc::new(caller.nspace.clone(), PmixRank::WILDCARD)];
         let ranks = cx.members(if procs.is_empty() { &job } else { procs })?;
         let all = ranks.len() == cx.jobs.size() as usize;
         Some((!all).then_some(ranks))

@@ -35,7 +35,7 @@ enum SpawnReplyTarget {
 
 /// A spawn that has no answer yet: one job, or those of a co-spawn, which are requested one after the other.
 #[derive(Debug)]
-struct PendingSpawn {
+struct SpawnSequence {
     reply_to: SpawnReplyTarget,
     requester: SpawnRequester,
     /// Jobs that have been started, that of the ranks first, which is the answer.
@@ -48,7 +48,7 @@ struct PendingSpawn {
 #[derive(Debug, Default)]
 pub(in crate::node) struct PendingSpawns {
     next: u64,
-    waiting: BTreeMap<SpawnRequestId, PendingSpawn>,
+    waiting: BTreeMap<SpawnRequestId, SpawnSequence>,
 }
 
 impl PendingSpawns {
@@ -78,10 +78,8 @@ impl PendingSpawns {
 
     /// Returns the process of the launch or the tool with this name.
     fn spawner(&self, name: &PmixProc, cx: &NodeContext) -> Option<SpawnRequester> {
-        if let Some(process) = cx.find_process(name) {
-            return Some(SpawnRequester::Rank(process));
-        }
-        cx.tools.name_of(name).map(SpawnRequester::Tool)
+        let process = cx.find_process(name).map(SpawnRequester::Rank);
+        process.or_else(|| cx.tools.name_of(name).map(SpawnRequester::Tool))
     }
 
     /// Sends a spawn request over PMI to the launcher.
@@ -103,7 +101,7 @@ impl PendingSpawns {
         cx: &mut NodeContext,
     ) {
         let (request, beside) = cospawn::divide(request);
-        let spawn = PendingSpawn {
+        let spawn = SpawnSequence {
             reply_to,
             requester,
             started: Vec::new(),
@@ -113,7 +111,7 @@ impl PendingSpawns {
     }
 
     /// Requests the next job of a spawn.
-    fn request_job(&mut self, spawn: PendingSpawn, request: SpawnRequest, cx: &mut NodeContext) {
+    fn request_job(&mut self, spawn: SpawnSequence, request: SpawnRequest, cx: &mut NodeContext) {
         self.next += 1;
         let ticket = SpawnRequestId(self.next);
         cx.report_to_launcher(NodeReport::Spawn {

@@ -264,23 +264,20 @@ impl Names {
                 [found] => NameAnswer::Port(found.data.bytes()),
                 _ => NameAnswer::Refused("service not found"),
             },
-            NameReply::Partial(_)
-            | NameReply::Listed(_)
-            | NameReply::Refused(NameRefusal::NotFound) => NameAnswer::Refused("service not found"),
-            NameReply::Refused(NameRefusal::Duplicate(_)) => {
-                NameAnswer::Refused("already published")
+            NameReply::Partial(_) | NameReply::Listed(_) => {
+                NameAnswer::Refused("service not found")
             }
-            NameReply::Refused(NameRefusal::Keys) => NameAnswer::Refused("invalid service"),
-            NameReply::Refused(NameRefusal::Full) => NameAnswer::Refused("too many names"),
-            NameReply::Refused(NameRefusal::Timeout) => NameAnswer::Refused("timeout"),
-            NameReply::Refused(NameRefusal::HeadLost) => NameAnswer::Refused("head node lost"),
-            NameReply::Refused(NameRefusal::SharedLost) => NameAnswer::Refused("rendezvous lost"),
-            NameReply::Refused(NameRefusal::Unavailable(_)) => {
-                NameAnswer::Refused("name store unavailable")
-            }
-            NameReply::Refused(NameRefusal::RequesterEnded | NameRefusal::TornDown) => {
-                NameAnswer::Refused("job ends")
-            }
+            NameReply::Refused(refusal) => NameAnswer::Refused(match refusal {
+                NameRefusal::NotFound => "service not found",
+                NameRefusal::Duplicate(_) => "already published",
+                NameRefusal::Keys => "invalid service",
+                NameRefusal::Full => "too many names",
+                NameRefusal::Timeout => "timeout",
+                NameRefusal::HeadLost => "head node lost",
+                NameRefusal::SharedLost => "rendezvous lost",
+                NameRefusal::Unavailable(_) => "name store unavailable",
+                NameRefusal::RequesterEnded | NameRefusal::TornDown => "job ends",
+            }),
         };
         cx.with_pmi_of(at, |server, local| server.name_answer(local, answer));
     }

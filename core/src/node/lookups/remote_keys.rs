@@ -51,7 +51,10 @@ impl RemoteKeyReads {
         request: RemoteKeyRead,
         cx: &mut NodeContext,
     ) {
-        let answer = match self.find_key(&job, &request, cx) {
+        match self.find_key(&job, &request, cx) {
+            KeyLookup::Value(value) => send_key_reply(reply_to, KeyAnswer::Value(&value), cx),
+            KeyLookup::NoKey => send_key_reply(reply_to, KeyAnswer::NoKey, cx),
+            KeyLookup::NoJob => send_key_reply(reply_to, KeyAnswer::NoJob, cx),
             KeyLookup::Elsewhere(to) => {
                 self.next += 1;
                 let number = self.next;
@@ -61,16 +64,9 @@ impl RemoteKeyReads {
                     job,
                     request,
                 });
-                return cx.send(to, message);
+                cx.send(to, message);
             }
-            found => found,
-        };
-        let answer = match &answer {
-            KeyLookup::Value(value) => KeyAnswer::Value(value),
-            KeyLookup::NoJob => KeyAnswer::NoJob,
-            KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
-        };
-        self.send_key_reply(reply_to, answer, cx);
+        }
     }
 
     fn find_key(&self, job: &Nspace, request: &RemoteKeyRead, cx: &NodeContext) -> KeyLookup {
@@ -93,15 +89,6 @@ impl RemoteKeyReads {
             Some(node) if !is_here => KeyLookup::Elsewhere(*node),
             _ => KeyLookup::NoKey,
         }
-    }
-
-    fn send_key_reply(
-        &mut self,
-        KeyRequester { job, rank, number }: KeyRequester,
-        answer: KeyAnswer<'_>,
-        cx: &mut NodeContext,
-    ) {
-        cx.with_pmi(job, |server| server.key_answer(rank, number, answer));
     }
 
     pub(in crate::node) fn peer_message(
@@ -127,7 +114,7 @@ impl RemoteKeyReads {
                 if let Some((asker, _)) = self.waiting.remove(&number) {
                     let answer = value.as_deref();
                     let answer = answer.map_or(KeyAnswer::NoKey, KeyAnswer::Value);
-                    self.send_key_reply(asker, answer, cx);
+                    send_key_reply(asker, answer, cx);
                 }
             }
         }
@@ -137,11 +124,15 @@ impl RemoteKeyReads {
 impl NodeService for RemoteKeyReads {
     /// Keys that were put on a lost node are unknown.
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);
-        self.waiting.extend(left);
+        let lost = self.waiting.extract_if(.., |_, (_, at)| *at == node);
         for (_, (asker, _)) in lost {
-            self.send_key_reply(asker, KeyAnswer::NoKey, cx);
+            send_key_reply(asker, KeyAnswer::NoKey, cx);
         }
     }
+}
+
+fn send_key_reply(to: KeyRequester, answer: KeyAnswer<'_>, cx: &mut NodeContext) {
+    cx.with_pmi(to.job, |server| {
+        server.key_answer(to.rank, to.number, answer);
+    });
 }

@@ -63,10 +63,7 @@ fn new_tool_name(cx: &mut NodeContext) -> PmixProc {
         let number = cx.tools.next_number();
         let launch = &cx.launch().nspace;
         let nspace = format!("{launch}-tool-{}-{number}", cx.node);
-        let name = PmixProc {
-            nspace: nspace.as_str().into(),
-            rank: Rank(0).into(),
-        };
+        let name = PmixProc::new(nspace, Rank(0));
         if !cx.tools.knows(&name) {
             return name;
         }
@@ -140,10 +137,7 @@ impl EndNotices {
 fn claimed(infos: &[Info]) -> Option<PmixProc> {
     match (find(infos, keys::NSPACE)?, find(infos, keys::RANK)?) {
         (Value::String(nspace), Value::Rank(rank)) if nspace.as_bytes().len() <= NSPACE_MAX => {
-            rank.rank().map(|rank| PmixProc {
-                nspace: nspace.clone(),
-                rank: rank.into(),
-            })
+            rank.rank().map(|rank| PmixProc::new(nspace.clone(), rank))
         }
         _ => None,
     }

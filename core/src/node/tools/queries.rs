@@ -119,7 +119,6 @@ impl QueryState {
         queries: Vec<Query>,
         cx: &mut NodeContext,
     ) {
-        let now = cx.now;
         let mut wants = RemoteQueryNeeds::default();
         let mut limit = LIMIT;
         for query in &queries {
@@ -143,8 +142,9 @@ impl QueryState {
             jobs,
             memory: wants.memory,
         };
+        let deadline = cx.now + limit;
         self.with_engine(cx, |engine, out| {
-            engine.start_query(&question, wants.nodes, pending, now + limit, out);
+            engine.start_query(&question, wants.nodes, pending, deadline, out);
         });
     }
 

@@ -183,10 +183,7 @@ impl StoppedRanks {
         let whom = Value::Proc(PmixProc::new(&context.nspace, rank));
         let control = SidecarCommand::Notify {
             code: Status::DEBUGGER_RELEASE,
-            source: PmixProc {
-                nspace: source.as_str().into(),
-                rank: Rank(0).into(),
-            },
+            source: PmixProc::new(source, Rank(0)),
             range: DataRange::CUSTOM,
             infos: vec![
                 Info::new(keys::EVENT_CUSTOM_RANGE, whom),

@@ -33,11 +33,9 @@ impl PmiServer {
             },
             Err(failure) => {
                 let text = &failure.text;
-                let whole = |end: &usize| text.is_char_boundary(*end);
-                let end = (0..=REASON_MAX.min(text.len())).rev().find(whole);
                 let total: usize = counts.iter().map(|count| *count as usize).sum();
                 PmiReply::NotSpawned {
-                    reason: PmiRefusal::Other(&text[..end.unwrap_or(0)]),
+                    reason: PmiRefusal::Other(&text[..text.floor_char_boundary(REASON_MAX)]),
                     processes: total.min(SPAWN_CODES_MAX),
                 }
             }

@@ -322,10 +322,8 @@ impl PmiServer {
                 return Ok(None);
             }
         }
-        match self.node_attributes.get(key) {
-            Some(value) => Ok(Some(PmiReply::Value(value))),
-            None => Err(PmiRefusal::KeyNotFound),
-        }
+        let value = self.node_attributes.get(key);
+        Ok(Some(PmiReply::Value(value.ok_or(PmiRefusal::KeyNotFound)?)))
     }
 
     /// Hands a call to the name service, or keeps it until the rank's earlier ones are answered.

@@ -31,7 +31,7 @@ fn upcall_id(events: &[SidecarEvent]) -> UpcallId {
 
 #[test]
 fn upcall_is_answered_once() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let id = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
     assert_eq!(
         link.outstanding_upcalls().collect::<Vec<_>>(),
@@ -66,7 +66,7 @@ fn upcall_is_answered_once() {
 
 #[test]
 fn waiter_of_lost_sidecar_does_not_answer_its_successor() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let old = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
     let (request, _) = link.control(&SidecarCommand::Probe).unwrap();
     link.renew();
@@ -82,7 +82,7 @@ fn waiter_of_lost_sidecar_does_not_answer_its_successor() {
 
 #[test]
 fn reply_over_limit_becomes_error_of_its_upcall() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let id = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
     let bytes = link
         .answer(id, &UpcallAnswer::Data(vec![0; MAX_PAYLOAD]))
@@ -93,7 +93,7 @@ fn reply_over_limit_becomes_error_of_its_upcall() {
 
 #[test]
 fn notices_need_no_answer() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let notice = Notice::ClientConnected {
         proc: proc(),
         infos: Vec::new(),
@@ -114,7 +114,7 @@ fn notices_need_no_answer() {
 
 #[test]
 fn upcall_id_in_use_is_refused() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     link.on_upcall_bytes(&fence(5)).unwrap();
     let error = WireError::Id {
         op: UpcallKind::Fence.op(),
@@ -122,14 +122,14 @@ fn upcall_id_in_use_is_refused() {
     };
     assert_eq!(link.on_upcall_bytes(&fence(5)), Err(error));
     assert!(
-        SidecarLink::new().on_upcall_bytes(&fence(0)).is_err(),
+        SidecarLink::default().on_upcall_bytes(&fence(0)).is_err(),
         "a request needs an id"
     );
 }
 
 #[test]
 fn replies_may_come_out_of_order_but_only_once() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let modex = || SidecarCommand::DirectModex {
         nspace: crate::job::ids::Nspace::new("job").unwrap(),
         rank: crate::job::ids::Rank(0),
@@ -163,7 +163,7 @@ fn replies_may_come_out_of_order_but_only_once() {
 
 #[test]
 fn reply_of_other_kind_is_refused() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     link.control(&SidecarCommand::Finalize).unwrap();
     let wrong = serve::reply(ControlKind::Init, 1, Ok(Body::Done)).unwrap();
     assert!(link.on_control_bytes(&wrong).is_err());
@@ -171,7 +171,7 @@ fn reply_of_other_kind_is_refused() {
 
 #[test]
 fn hello_comes_once_and_failure_has_reason() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let hello = Hello {
         libpmix: "OpenPMIx 5.0.1".into(),
     };
@@ -197,14 +197,14 @@ fn hello_comes_once_and_failure_has_reason() {
     };
     let bytes = serve::notice(&SidecarNotice::Failed(failed.clone())).unwrap();
     assert_eq!(
-        SidecarLink::new().on_control_bytes(&bytes).unwrap(),
+        SidecarLink::default().on_control_bytes(&bytes).unwrap(),
         [SidecarEvent::Failed(failed)]
     );
 }
 
 #[test]
 fn complete_messages_before_error_are_delivered_first() {
-    let mut link = SidecarLink::new();
+    let mut link = SidecarLink::default();
     let mut bytes = fence(5);
     bytes.extend([0xa5; HEADER_LEN]);
     assert_eq!(link.on_upcall_bytes(&bytes).unwrap().len(), 1);

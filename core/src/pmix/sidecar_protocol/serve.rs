@@ -175,10 +175,7 @@ pub fn notice(notice: &SidecarNotice) -> Result<Vec<u8>, WireError> {
             c::WIREUP_OP_HELLO
         }
         SidecarNotice::Failed(StartupFailure { stage, text }) => {
-            let code = StartupStage::ALL
-                .into_iter()
-                .find(|(known, _)| known == stage);
-            out.u8(code.map_or(0, |(_, code)| code as u8));
+            out.u8(*stage as u8);
             text.encode(&mut out);
             c::WIREUP_OP_FAILED
         }

@@ -239,7 +239,7 @@ fn notices_come_back_as_given() {
     let hello = SidecarNotice::Hello(Hello {
         libpmix: "OpenPMIx 5".into(),
     });
-    let failed = |(stage, _)| {
+    let failed = |stage| {
         SidecarNotice::Failed(StartupFailure {
             stage,
             text: "why".into(),

@@ -35,9 +35,8 @@ impl<T> Default for WithheldReports<T> {
 impl<T> WithheldReports<T> {
     /// Keeps a report of this host that [may follow](may_follow) from a failure that another host has not reported yet.
     pub fn withhold(&mut self, node: NodeId, report: T, now: Duration) {
-        let until = now + CONSEQUENCE;
         self.withheld.push_back(Withheld {
-            deadline: until,
+            deadline: now + CONSEQUENCE,
             node,
             report,
         });

@@ -1,9 +1,9 @@
 //! Turns a copy of the helper into a step or launcher of a user.
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_char};
+use std::ffi::{CStr, CString, OsStr, c_char};
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 use std::{fs, ptr};
 
@@ -12,7 +12,6 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-use crate::plan::Variable;
 use wireup_core::failure::CommandError;
 use wireup_core::link::decode;
 use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
@@ -225,14 +224,4 @@ fn read(pipe: OwnedFd) -> io::Result<Vec<u8>> {
             count => text.extend_from_slice(&piece[..count]),
         }
     }
-}
-
-/// Splits the entries of an environment.
-pub(super) fn variables(entries: Vec<Vec<u8>>) -> Vec<Variable> {
-    let variable = |entry: Vec<u8>| {
-        let at = entry.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = (entry[..at].to_vec(), entry[at + 1..].to_vec());
-        Some((OsString::from_vec(name), OsString::from_vec(value)))
-    };
-    entries.into_iter().filter_map(variable).collect()
 }

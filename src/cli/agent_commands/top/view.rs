@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Add as _;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -84,7 +85,7 @@ impl SortOrder {
 }
 
 /// Numbers of a line by which it can be sorted.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 struct Figures {
     place: (u32, u32),
     host: String,
@@ -192,34 +193,26 @@ pub fn hosts(
     order: SortOrder,
 ) -> (&'static [&'static str], Vec<Vec<String>>) {
     let since = SampleDifference::new(before, now);
-    let mut hosts: BTreeMap<&str, (Figures, u32, Duration, u32)> = BTreeMap::new();
+    let mut hosts: BTreeMap<&str, Vec<&RankRow>> = BTreeMap::new();
     for rank in &now.ranks {
-        let of = since.figures(rank);
-        let (sum, ranks, cpu, waiting) = hosts.entry(&rank.host).or_insert_with(|| {
-            let place = of.place;
-            let host = rank.host.clone();
-            let none = Figures {
-                place,
-                host,
-                ..Figures::default()
-            };
-            (none, 0, Duration::ZERO, 0)
-        });
-        sum.place = sum.place.min(of.place);
-        sum.cpu = add(sum.cpu, of.cpu);
-        sum.memory += of.memory;
-        sum.output = add(sum.output, of.output);
-        sum.fence = sum.fence.max(of.fence);
-        *ranks += 1;
-        *cpu += rank.cpu;
-        *waiting += u32::from(rank.fence.is_some());
+        hosts.entry(&rank.host).or_default().push(rank);
     }
-    let rows = hosts.into_values().map(|(sum, ranks, cpu, waiting)| {
+    let rows = hosts.into_iter().map(|(host, ranks)| {
+        let figures: Vec<Figures> = ranks.iter().map(|rank| since.figures(rank)).collect();
+        let sum = Figures {
+            place: figures.iter().map(|of| of.place).min().unwrap_or_default(),
+            host: host.to_owned(),
+            cpu: figures.iter().filter_map(|of| of.cpu).reduce(f64::add),
+            memory: figures.iter().map(|of| of.memory).sum(),
+            output: figures.iter().filter_map(|of| of.output).reduce(f64::add),
+            fence: figures.iter().filter_map(|of| of.fence).max(),
+        };
+        let waiting = ranks.iter().filter(|rank| rank.fence.is_some()).count();
         let cells = vec![
             printable(&sum.host).into_owned(),
-            ranks.to_string(),
+            ranks.len().to_string(),
             percent(sum.cpu),
-            time(cpu),
+            time(ranks.iter().map(|rank| rank.cpu).sum()),
             bytes(sum.memory),
             rate(sum.output),
             match sum.fence {
@@ -268,13 +261,6 @@ impl<'a> SampleDifference<'a> {
             output: printed.map(|bytes| bytes as f64 / self.seconds),
             fence: rank.fence.as_ref().map(|(_, waiting)| *waiting),
         }
-    }
-}
-
-fn add(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a + b),
-        (a, b) => a.or(b),
     }
 }
 

@@ -50,13 +50,12 @@ impl InterlaunchState {
     }
 
     pub(super) fn relay(&mut self, to: Nspace, packet: &HeadNodeMessage, cx: &mut NodeContext) {
-        let jobs = cx.jobs.jobs().filter(|(_, job)| !job.is_over());
-        let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
-        let body = encode(packet);
+        let sender_jobs = cx.running_jobs().map(|(_, job)| job.nspace.clone());
+        let sender_jobs = sender_jobs.collect();
         cx.send_to_name_server(NameServerCommand::Relay {
-            sender_jobs: own,
+            sender_jobs,
             to,
-            body,
+            body: encode(packet),
         });
     }
 

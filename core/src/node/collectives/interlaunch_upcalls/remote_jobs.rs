@@ -30,16 +30,14 @@ impl InterlaunchState {
             if under_way.any(|nspace| *nspace == job.nspace) {
                 continue;
             }
-            let request =
-                job_info::remote_job_infos(job).map(|infos| SidecarCommand::RegisterJob {
-                    nspace: job.nspace.clone(),
-                    infos,
-                    clients: Vec::new(),
-                });
-            let request_id = match request {
-                Ok(request) => {
-                    let id = cx.control(&request);
-                    id.ok_or(Status::ERR_LOST_CONNECTION.0)
+            let request_id = match job_info::remote_job_infos(job) {
+                Ok(infos) => {
+                    let request = SidecarCommand::RegisterJob {
+                        nspace: job.nspace.clone(),
+                        infos,
+                        clients: Vec::new(),
+                    };
+                    cx.control(&request).ok_or(Status::ERR_LOST_CONNECTION.0)
                 }
                 Err(_) => Err(Status::ERR_BAD_PARAM.0),
             };
@@ -53,7 +51,7 @@ impl InterlaunchState {
             }
         }
         self.unregistered.push((key, missing));
-        self.report_registered(cx);
+        self.report_registered(Ok(()), BTreeSet::is_empty, cx);
     }
 
     /// Handles the sidecar's reply to the registration of such a job.
@@ -67,23 +65,14 @@ impl InterlaunchState {
             return;
         };
         if let Err(refusal) = result {
-            let unregistered = std::mem::take(&mut self.unregistered);
-            for (key, missing) in unregistered {
-                if !missing.contains(&nspace) {
-                    self.unregistered.push((key, missing));
-                    continue;
-                }
-                let result = Err(refusal.status.0);
-                let message = InterlaunchMessage::Registered { key, result };
-                self.send(HEAD, message, cx);
-            }
-            return;
+            let needs_job = |missing: &BTreeSet<Nspace>| missing.contains(&nspace);
+            return self.report_registered(Err(refusal.status.0), needs_job, cx);
         }
         for (_, missing) in &mut self.unregistered {
             missing.remove(&nspace);
         }
         self.registered_jobs.insert(nspace);
-        self.report_registered(cx);
+        self.report_registered(Ok(()), BTreeSet::is_empty, cx);
     }
 
     /// Removes jobs of other launches that have ended from the sidecar, which would keep all of them in a long launch.
@@ -96,14 +85,19 @@ impl InterlaunchState {
         }
     }
 
-    fn report_registered(&mut self, cx: &mut NodeContext) {
+    /// Reports the result of the operations for whose missing jobs `is_decided` holds.
+    fn report_registered(
+        &mut self,
+        result: Result<(), i32>,
+        is_decided: impl Fn(&BTreeSet<Nspace>) -> bool,
+        cx: &mut NodeContext,
+    ) {
         let unregistered = &mut self.unregistered;
         let done: Vec<InterlaunchId> = unregistered
-            .extract_if(.., |(_, missing)| missing.is_empty())
+            .extract_if(.., |(_, missing)| is_decided(missing))
             .map(|(key, _)| key)
             .collect();
         for key in done {
-            let result = Ok(());
             let message = InterlaunchMessage::Registered { key, result };
             self.send(HEAD, message, cx);
         }

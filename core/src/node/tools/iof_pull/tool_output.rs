@@ -109,15 +109,11 @@ impl IofPulls {
 
     /// Notifies the tools of job ends that no longer wait for output; of all ends if `all` is set.
     pub(in crate::node) fn notify_due_ends(&mut self, all: bool, cx: &mut NodeContext) {
-        let now = cx.now;
-        let due = |core: &Self, job: JobIndex, until: Moment| {
-            all || now >= until || !core.awaits_job(job, cx)
-        };
-        let ends = self.ends.iter();
-        let due: Vec<JobIndex> = ends
-            .filter(|(job, (until, _))| due(self, **job, *until))
-            .map(|(job, _)| *job)
-            .collect();
+        let is_due =
+            |job: JobIndex, until: Moment| all || cx.now >= until || !self.awaits_job(job, cx);
+        let due = self.ends.iter();
+        let due = due.filter(|(job, (until, _))| is_due(**job, *until));
+        let due: Vec<JobIndex> = due.map(|(job, _)| *job).collect();
         for job in due {
             if let Some((_, event)) = self.ends.remove(&job) {
                 cx.notify_now(&event);

@@ -98,12 +98,8 @@ impl RemoteQueryNeeds {
             .rank
             .and_then(|rank| scope.job.process_map.node_of(rank));
         match scope.node.or(rank) {
-            _ if local => {
-                self.nodes.insert(cx.node);
-            }
-            Some(node) => {
-                self.nodes.insert(node);
-            }
+            _ if local => self.nodes.extend([cx.node]),
+            Some(node) => self.nodes.extend([node]),
             None => self.nodes.extend(scope.job.nodes_with_ranks()),
         }
     }
