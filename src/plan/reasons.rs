@@ -14,7 +14,8 @@ use wireup_core::wording::counted;
 /// Reason for an application's number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CountReason {
-    Given,
+    /// The user requested this number of ranks.
+    UserChoice,
     /// The user requested a number of ranks on every node.
     PerNode {
         /// Number of ranks on each node.
@@ -53,7 +54,7 @@ pub struct InterfaceOffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OfferReason {
     /// The user chose the interfaces.
-    Asked(InterfaceChoice),
+    UserChoice(InterfaceChoice),
     /// A program needs PMIx, and no program needs another interface.
     Pmix(usize),
     /// A program needs PMI, and no program needs another interface.
@@ -83,7 +84,7 @@ impl InterfaceOffer {
 impl fmt::Display for CountReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Given => f.write_str("as given (-n)"),
+            Self::UserChoice => f.write_str("as given (-n)"),
             Self::PerNode { ppn, nodes } => {
                 write!(f, "--ppn {ppn} on {}", counted(*nodes, "node"))
             }
@@ -116,7 +117,7 @@ impl fmt::Display for CountReason {
 impl fmt::Display for OfferReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked(choice) => write!(f, "--pmi {choice}"),
+            Self::UserChoice(choice) => write!(f, "--pmi {choice}"),
             Self::Pmix(app) => write!(f, "program {} needs PMIx", app + 1),
             Self::Pmi(app) => write!(f, "program {} needs PMI", app + 1),
             Self::Both(pmix, pmi) => write!(

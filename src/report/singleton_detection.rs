@@ -96,7 +96,7 @@ impl MpiProcess {
             false => ("PMI", offer.pmi, "pmi1"),
         };
         if !offered {
-            let is_user_choice = matches!(offer.why, OfferReason::Asked(_));
+            let is_user_choice = matches!(offer.why, OfferReason::UserChoice(_));
             return certain(match (&offer.without_pmix, is_user_choice) {
                 (Some(error), _) if pmix => format!("it needs PMIx, which is not offered: {error}"),
                 (_, true) => format!(
@@ -221,7 +221,7 @@ mod tests {
         InterfaceOffer {
             pmi: choice == InterfaceChoice::Pmi1,
             pmix: choice == InterfaceChoice::Pmix,
-            why: OfferReason::Asked(choice),
+            why: OfferReason::UserChoice(choice),
             without_pmix: None,
         }
     }
