@@ -6,7 +6,6 @@ use wireup_shim::wire as c;
 
 use super::{
     ClientRegistration, ControlKind, ControlRefusal, ForkEnv, Hello, SidecarNotice, StartupFailure,
-    StartupStage,
 };
 use crate::job::ids::Rank;
 use crate::pmix::value::{Channels, DataRange, PmixProc, Status, Text};
