@@ -47,7 +47,7 @@ pub struct PmiConnection {
     stream: BufReader<UnixStream>,
     pub rank: u32,
     pub size: u32,
-    kvsname: String,
+    pub kvsname: String,
 }
 
 /// Line with which the server replies to one request.
@@ -130,10 +130,6 @@ impl PmiConnection {
             .unwrap_or_default()
             .clone_into(&mut client.kvsname);
         Ok(client)
-    }
-
-    pub fn kvsname(&self) -> &str {
-        &self.kvsname
     }
 
     fn read_reply(&mut self, request: &str) -> Result<ServerReply, ClientError> {

@@ -181,9 +181,7 @@ fn exchange(client: &mut PmiConnection, bytes: usize) -> Result<String, AskError
 fn attributes(client: &mut PmiConnection, further: &[String]) -> Result<String, AskError> {
     let mut text = format!(
         "rank={} size={} kvsname={}\n",
-        client.rank,
-        client.size,
-        client.kvsname()
+        client.rank, client.size, client.kvsname
     );
     for (name, request) in [("appnum", "get_appnum"), ("size", "get_universe_size")] {
         let answer = client.send_request(&format!("cmd={request}"))?;
