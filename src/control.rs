@@ -73,7 +73,7 @@ use crate::backend::step_links::StepLinks;
 use crate::plan::HostPlan;
 use crate::plan::allocation_table::AllocationTable;
 use crate::plan::planned_jobs::Jobs;
-use crate::report::status_stream::StatusStream;
+use crate::report::status_stream::{StatusOutput, StatusStream};
 use crate::stdio::streams::OutputStreams;
 use wireup_core::supervisor::Supervisor;
 use wireup_sys::signals::Signals;
@@ -97,7 +97,7 @@ struct ControllerParts {
     guard: Option<Guard>,
     signals: Signals,
     streams: OutputStreams,
-    status: Option<StatusStream>,
+    status: Option<StatusOutput>,
     /// Wall-clock time at which the launch started.
     started_at: SystemTime,
 }
@@ -106,6 +106,8 @@ impl Controller {
     /// Creates the controller; no rank is started yet.
     fn new(parts: ControllerParts) -> Self {
         let size = parts.plan.job.process_map.size();
+        let wake = &parts.events.wake;
+        let status = parts.status.map(|target| StatusStream::new(target, wake));
         Self {
             services: LaunchServices::new(&parts.plan, parts.signals, &parts.streams),
             report_start: || {},
@@ -113,7 +115,7 @@ impl Controller {
                 supervisor: Supervisor::new(size, &parts.plan.spec.ending),
                 ranks: RankTable::new(size),
                 stage: LaunchStage::Preparing,
-                status: LaunchStatus::new(parts.status, &parts.plan, parts.started_at),
+                status: LaunchStatus::new(status, &parts.plan, parts.started_at),
                 job_tree: JobTree::new(size),
                 allocations: AllocationTable::default(),
                 failure_facts: FailureFacts::default(),

@@ -111,11 +111,8 @@ fn request_spawn(cx: &mut LaunchContext, command: JobCommand) {
     let source = SpawnSource::Controller(number);
     let spawn = QueuedSpawn::new(source, Box::new(request), limit, cx.now());
     if cx.stage < LaunchStage::Running {
-        let failure = SpawnFailure {
-            kind: SpawnFailureKind::BadRequest,
-            text: "the ranks of the initial job are being started; wait for state running"
-                .to_owned(),
-        };
+        let text = "the ranks of the initial job are being started; wait for state running";
+        let failure = SpawnFailure::new(SpawnFailureKind::BadRequest, text);
         return refuse_spawn(cx, spawn, failure);
     }
     cx.effects.push(LaunchEffect::RequestSpawn(spawn));

@@ -22,8 +22,7 @@ pub(super) fn failure_line(cx: &LaunchContext, cause: Option<&FailureCause>) -> 
     match cause {
         FailureCause::Interrupted(_) => {
             if let Some(sender) = &cx.failure_facts.signal_sender {
-                line.push_str(" from ");
-                line.push_str(sender);
+                line.extend([" from ", sender]);
             }
         }
         FailureCause::RankFailed {
@@ -31,8 +30,7 @@ pub(super) fn failure_line(cx: &LaunchContext, cause: Option<&FailureCause>) -> 
             ..
         } => {
             if let Some(more) = rank.and_then(|rank| about_death(cx, rank, *signal)) {
-                line.push_str("; ");
-                line.push_str(&more);
+                line.extend(["; ", &more]);
             }
         }
         _ => {}

@@ -31,8 +31,8 @@ pub(super) struct HostReports {
     /// Addresses of the nodes, until a shared one is named.
     networks: BTreeMap<NodeId, NodeNetwork>,
     sidecars: BTreeMap<NodeId, SidecarInfo>,
-    /// Nodes that cannot take part.
-    refused: Vec<(NodeId, NodeRefusal)>,
+    /// Nodes that cannot take part, with the reasons.
+    pub(super) refused: Vec<(NodeId, NodeRefusal)>,
 }
 
 impl HostReports {
@@ -49,16 +49,6 @@ impl HostReports {
     /// Stores the report of a sidecar that has loaded libpmix. Returns whether it is the first one of the node.
     pub(super) fn add_sidecar(&mut self, node: NodeId, info: SidecarInfo) -> bool {
         self.sidecars.insert(node, info).is_none()
-    }
-
-    /// Stores the nodes that cannot take part, with the reasons.
-    pub(super) fn refuse(&mut self, refusals: Vec<(NodeId, NodeRefusal)>) {
-        self.refused = refusals;
-    }
-
-    /// Whether any node cannot take part.
-    pub(super) fn is_any_refused(&self) -> bool {
-        !self.refused.is_empty()
     }
 
     /// Checks that every node takes part.

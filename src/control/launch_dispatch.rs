@@ -219,7 +219,7 @@ impl Controller {
                     .on_host_joined(cx, &services.waits, node, refusal)
             }
             LinkReport::NodeLeft { node } => services.membership.on_host_left(cx, node),
-            LinkReport::NodesRefused(refusals) => services.hosts.refuse(refusals),
+            LinkReport::NodesRefused(refusals) => services.hosts.refused = refusals,
             LinkReport::RankLost { rank } => {
                 let now = cx.now();
                 cx.ranks.get_mut(rank).end.get_or_insert((now, None));
@@ -246,7 +246,7 @@ impl Controller {
                     .hosts
                     .add_sidecar(node, SidecarInfo { libpmix, warnings })
                 {
-                    services.counters.sidecar_restarted();
+                    services.counters.sidecar_restarts += 1;
                 }
             }
             StepToLauncher::Builds { node, builds } => services.hosts.add_builds(node, builds),
@@ -331,7 +331,7 @@ impl Controller {
             StepToLauncher::Node { node, report } => self.on_node_report(node, report),
             StepToLauncher::Tell { text } => cx.print_line(&text),
             StepToLauncher::LoadedMpi { app, process } => {
-                services.progress.add_mpi_app(app as usize);
+                services.progress.mpi_apps.insert(app as usize);
                 services.singletons.saw(app as usize, process);
             }
             // The step links handle these reports.

@@ -33,7 +33,7 @@ impl RequestError for MetricsError {}
 pub(super) struct LaunchCounters {
     fences: BTreeMap<String, FenceTimes>,
     /// Number of restarts of PMIx servers.
-    sidecar_restarts: u32,
+    pub(super) sidecar_restarts: u32,
     /// Bytes of the ranks' standard output and standard error.
     output: [u64; 2],
 }
@@ -51,10 +51,6 @@ impl LaunchCounters {
         let times = self.fences.entry(fence.kind.to_string()).or_default();
         times.release.add(Duration::from_micros(fence.own_us));
         times.spread.add(Duration::from_micros(fence.spread_us));
-    }
-
-    pub(super) fn sidecar_restarted(&mut self) {
-        self.sidecar_restarts += 1;
     }
 
     pub(super) fn output(&mut self, stream: Stream, bytes: usize) {

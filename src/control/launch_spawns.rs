@@ -104,21 +104,16 @@ impl LaunchSpawns {
 
 /// Returns the failure of an `MPI_Comm_spawn` whose processes did not contact PMI in time.
 fn not_joined_in_time(limit: Duration) -> SpawnFailure {
-    SpawnFailure {
-        kind: SpawnFailureKind::TimedOut,
-        text: format!(
-            "no process contacted PMI or PMIx within the {} s allowed; MPI_Comm_spawn starts programs of the parent's MPI only",
-            limit.as_secs_f64()
-        ),
-    }
+    let text = format!(
+        "no process contacted PMI or PMIx within the {} s allowed; MPI_Comm_spawn starts programs of the parent's MPI only",
+        limit.as_secs_f64()
+    );
+    SpawnFailure::new(SpawnFailureKind::TimedOut, text)
 }
 
 /// Returns the failure of a spawn that is requested or pending when the launch is ending.
 fn ending() -> SpawnFailure {
-    SpawnFailure {
-        kind: SpawnFailureKind::Ending,
-        text: "the launch is being ended".to_owned(),
-    }
+    SpawnFailure::new(SpawnFailureKind::Ending, "the launch is being ended")
 }
 
 /// Returns the state of a process as tools get it at the end of its job.
@@ -169,10 +164,8 @@ impl LaunchSpawns {
         if let Some(process) = spawn.source.rank()
             && cx.ranks.get(process).end.is_some()
         {
-            return Err(SpawnFailure {
-                kind: SpawnFailureKind::Ending,
-                text: "the requesting process has ended".to_owned(),
-            });
+            let text = "the requesting process has ended";
+            return Err(SpawnFailure::new(SpawnFailureKind::Ending, text));
         }
         let first = &cx.plan;
         let mut job = self.place(cx, spawn, |_| true)?;
@@ -413,13 +406,11 @@ fn never_joined(cx: &LaunchContext, job: JobIndex) -> SpawnFailure {
         true => SpawnFailureKind::Failed,
         false => SpawnFailureKind::Ending,
     };
-    SpawnFailure {
-        kind,
-        text: format!(
-            "all processes of {} ended without contacting PMI or PMIx; MPI_Comm_spawn starts programs of the parent's MPI only",
-            programs.join(", ")
-        ),
-    }
+    let text = format!(
+        "all processes of {} ended without contacting PMI or PMIx; MPI_Comm_spawn starts programs of the parent's MPI only",
+        programs.join(", ")
+    );
+    SpawnFailure::new(kind, text)
 }
 
 /// Returns the ends of the jobs whose end was not reported to the nodes.

@@ -15,7 +15,7 @@ pub(super) struct LaunchStatus {
     /// The status stream, if there is one.
     stream: Option<StatusStream>,
     /// The records for the reports at the end.
-    recorded: Option<RecordedStream>,
+    pub(super) recorded: Option<RecordedStream>,
 }
 
 impl LaunchStatus {
@@ -54,7 +54,7 @@ impl LaunchStatus {
     /// The clock of the records, if any are written.
     pub(super) fn clock(&self) -> Option<WallClock> {
         let stream = self.stream.as_ref().map(StatusStream::clock);
-        stream.or_else(|| self.recorded.as_ref().map(RecordedStream::clock))
+        stream.or_else(|| self.recorded.as_ref().map(|recorded| recorded.clock))
     }
 
     /// Returns the error that ended writing to the stream, once.
@@ -72,10 +72,5 @@ impl LaunchStatus {
         if let Some(stream) = &self.stream {
             stream.close();
         }
-    }
-
-    /// Takes the records for the reports.
-    pub(super) fn take_recorded(&mut self) -> Option<RecordedStream> {
-        self.recorded.take()
     }
 }

@@ -23,8 +23,8 @@ pub(super) struct LaunchProgress {
     line: ProgressLine,
     stages: BTreeMap<NodeId, NodeStage>,
     first_fence: FirstFence,
-    /// Applications of which a process has loaded an MPI.
-    mpi_apps: BTreeSet<usize>,
+    /// Applications of which a process has loaded an MPI: their ranks are expected to connect.
+    pub(super) mpi_apps: BTreeSet<usize>,
 }
 
 impl LaunchService for LaunchProgress {
@@ -72,11 +72,6 @@ impl LaunchProgress {
     /// Starts the wait for the end of the launch.
     pub(super) fn expect_end(&mut self, cx: &LaunchContext) {
         self.line.expect(cx.now(), END_PATIENCE);
-    }
-
-    /// Records that a process of an application has loaded an MPI: its ranks are expected to connect.
-    pub(super) fn add_mpi_app(&mut self, app: usize) {
-        self.mpi_apps.insert(app);
     }
 }
 
@@ -171,22 +166,19 @@ impl LaunchProgress {
             };
             late.iter().filter(short).copied().collect::<Vec<_>>()
         };
-        let staged = stages_files(&cx.plan);
+        let staging = match stages_files(&cx.plan) {
+            true => before(NodeStage::Staged),
+            false => Vec::new(),
+        };
         let phases = [
             (HostPreparation::Agents, before(NodeStage::Joined)),
-            (
-                HostPreparation::Staging,
-                match staged {
-                    true => before(NodeStage::Staged),
-                    false => Vec::new(),
-                },
-            ),
+            (HostPreparation::Staging, staging),
             (HostPreparation::Servers, late.clone()),
         ];
         let mut phases = phases.into_iter();
-        let (what, nodes) = phases.find(|(_, nodes)| !nodes.is_empty())?;
+        let (preparation, nodes) = phases.find(|(_, nodes)| !nodes.is_empty())?;
         Some(StartupWait::Hosts {
-            preparation: what,
+            preparation,
             ready: hosts.saturating_sub(nodes.len()),
             hosts,
             named: names(&nodes),

@@ -16,6 +16,7 @@ use crate::backend::cleanup_record;
 use crate::backend::container::{self, MountedImages};
 use crate::backend::grant_holder::{self, GrantHolder};
 use crate::backend::local::{self, LocalStep, RankIo};
+use crate::backend::remote::RemoteBackend;
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlStream;
@@ -27,7 +28,7 @@ use crate::control::{self, Controller, status_records};
 use crate::plan::host_scope::HostScope;
 use crate::plan::packed_files::CleanupSink;
 use crate::plan::{HostPlan, launch_directives};
-use crate::report::status_stream::{StatusOutput, StatusStream, launch_spans, report_files};
+use crate::report::status_stream::{StatusOutput, launch_spans, report_files};
 use crate::report::{dry_run, explain};
 use crate::start_ranks::StdinPlan;
 use crate::stdio::streams::{OutputFormat, OutputStreams};
@@ -45,7 +46,6 @@ use wireup_sys::signals::Signals;
 use wireup_sys::time_zone::local_clock;
 
 mod early_resources;
-mod several_hosts;
 
 pub use early_resources::EarlyResources;
 
@@ -90,7 +90,7 @@ pub fn run(
     }
     let span = beginning.as_ref().map_or_else(
         |_| Span::none(),
-        |beginning| info_span!("launch", id = %beginning.nspace()),
+        |beginning| info_span!("launch", id = %beginning.nspace),
     );
     let _launch = span.enter();
     cleanup_record::collect();
@@ -138,7 +138,7 @@ fn prepare(
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
         let (plan, _, keeper) = planned(spec, nspace, &surroundings, &mut |_, _| {})?;
-        let controller = several_hosts::prepare(plan, &surroundings, started, started_at, status)?;
+        let controller = prepare_on_hosts(plan, &surroundings, started, started_at, status)?;
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, guard) = beginning.guarded()?;
@@ -190,7 +190,7 @@ fn prepare(
         }
     };
     let controller = Controller::new(control::ControllerParts {
-        status: status.map(|target| StatusStream::new(target, &events.wake)),
+        status,
         plan,
         started,
         started_at,
@@ -201,6 +201,35 @@ fn prepare(
         streams,
     });
     Ok((controller, surroundings, keeper))
+}
+
+/// Does everything that can fail before other hosts are contacted.
+fn prepare_on_hosts(
+    plan: HostPlan,
+    surroundings: &InheritedState,
+    started: Instant,
+    started_at: SystemTime,
+    status: Option<StatusOutput>,
+) -> Result<Controller, CommandError> {
+    let plan = Arc::new(plan);
+    let show = show(&plan, started_at, status.as_ref());
+    // Nothing has to be cleaned up yet: a signal ends the process, also during a wait.
+    let events = EventSources::new()?;
+    let (poll, wake) = (events.poll.clone(), Arc::clone(&events.wake));
+    let hosts = RemoteBackend::connect(&plan, started, poll, wake)?;
+    let signals = Signals::take(&surroundings.ignored, false);
+    let (signals, streams) = outside(&events, signals, show)?;
+    Ok(Controller::new(control::ControllerParts {
+        status,
+        plan,
+        started,
+        started_at,
+        events,
+        steps: StepLinks::Hosts(Box::new(hosts)),
+        guard: None,
+        signals,
+        streams,
+    }))
 }
 
 /// Returns the plan of a launch, the images in which its ranks here run, and the holder of its fabric grant.
@@ -286,7 +315,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
         .run_until(|controller| {
             controller.cx.stage != LaunchStage::Preparing
                 || controller.cx.supervisor.is_ending()
-                || controller.services.hosts.is_any_refused()
+                || !controller.services.hosts.refused.is_empty()
         })
         .map_err(broken)?;
     let Controller { services, cx, .. } = &mut *controller;

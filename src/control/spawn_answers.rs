@@ -82,13 +82,9 @@ pub(super) fn answer_spawn(
 
 /// Returns the failure of a spawn that exceeded its timeout.
 pub(super) fn too_late(limit: Duration) -> SpawnFailure {
-    SpawnFailure {
-        kind: SpawnFailureKind::TimedOut,
-        text: format!(
-            "not all processes were started within the {} s allowed",
-            limit.as_secs_f64()
-        ),
-    }
+    let seconds = limit.as_secs_f64();
+    let text = format!("not all processes were started within the {seconds} s allowed");
+    SpawnFailure::new(SpawnFailureKind::TimedOut, text)
 }
 
 /// Returns the failure of a spawn for which some hosts could not join, or could not be prepared.
@@ -105,8 +101,5 @@ pub(super) fn hosts_failure(
     });
     let texts = by_node(refused.collect(), names).into_iter();
     let texts: Vec<_> = texts.map(|failure| failure.to_string()).collect();
-    (!texts.is_empty()).then(|| SpawnFailure {
-        kind: SpawnFailureKind::Failed,
-        text: texts.join("; "),
-    })
+    (!texts.is_empty()).then(|| SpawnFailure::new(SpawnFailureKind::Failed, texts.join("; ")))
 }

@@ -175,7 +175,7 @@ pub(super) fn record_spawn_reply(
 
 /// Writes the reports about the launch, which has ended. Returns whether all could be written.
 pub(super) fn write_reports(cx: &mut LaunchContext) -> bool {
-    let Some(stream) = cx.status.take_recorded() else {
+    let Some(stream) = cx.status.recorded.take() else {
         return true;
     };
     let plan = Arc::clone(&cx.plan);

@@ -221,8 +221,7 @@ pub fn dump(text: &str, frames: &[String]) -> String {
     let frames: Vec<String> = frames.map(|frame| plain(frame).collect()).collect();
     let mut line: String = plain(text).collect();
     if !frames.is_empty() {
-        line.push_str("; it was in ");
-        line.push_str(&frames.join(" < "));
+        line.extend(["; it was in ", &frames.join(" < ")]);
     }
     line
 }

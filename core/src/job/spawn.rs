@@ -147,6 +147,14 @@ pub struct SpawnFailure {
     pub text: String,
 }
 
+impl SpawnFailure {
+    /// Creates a failure of a kind with the line for people.
+    pub fn new(kind: SpawnFailureKind, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { kind, text }
+    }
+}
+
 /// Failures that a caller can distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SpawnFailureKind {

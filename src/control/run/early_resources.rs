@@ -14,7 +14,7 @@ pub struct EarlyResources {
     /// State that this process inherited; its low descriptors are reserved.
     surroundings: InheritedState,
     /// Nspace of the job that may follow.
-    nspace: Nspace,
+    pub(super) nspace: Nspace,
     guard: Option<Guard>,
 }
 
@@ -39,11 +39,6 @@ impl EarlyResources {
             nspace,
             guard,
         })
-    }
-
-    /// Returns the nspace of the job that may follow.
-    pub(super) fn nspace(&self) -> &Nspace {
-        &self.nspace
     }
 
     /// Returns the resources for a launch that needs no guard; a guard that was started is dismissed.

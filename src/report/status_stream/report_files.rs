@@ -20,7 +20,8 @@ use wireup_sys::time_zone::utc_clock;
 /// Stream that is stored until the end of the launch, without the ranks' output.
 #[derive(Debug)]
 pub(crate) struct RecordedStream {
-    clock: WallClock,
+    /// Clock of the lines.
+    pub(crate) clock: WallClock,
     started_at: SystemTime,
     lines: Vec<u8>,
 }
@@ -33,11 +34,6 @@ impl RecordedStream {
             started_at,
             lines: Vec::new(),
         })
-    }
-
-    /// Returns the clock of the lines.
-    pub(crate) fn clock(&self) -> WallClock {
-        self.clock
     }
 
     /// Adds the line of a record.
