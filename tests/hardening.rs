@@ -50,12 +50,12 @@ fn shim_has_stack_and_buffer_checks() {
     };
     linked_tight(name, &data);
     let file = ElfFile::<FileHeader64<Endianness>>::parse(&*data).unwrap();
-    let wanted: Vec<&str> = file
+    let symbols: Vec<&str> = file
         .dynamic_symbols()
         .filter(|symbol| symbol.is_undefined())
         .map(|symbol| symbol.name().unwrap())
         .collect();
-    assert!(wanted.contains(&"__stack_chk_fail"), "{wanted:?}");
+    assert!(symbols.contains(&"__stack_chk_fail"), "{symbols:?}");
     let checked = |name: &&str| name.starts_with("__") && name.ends_with("_chk");
-    assert!(wanted.iter().any(checked), "{wanted:?}");
+    assert!(symbols.iter().any(checked), "{symbols:?}");
 }

@@ -71,10 +71,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn measured<T>(make: impl FnOnce() -> T) -> (T, usize, usize) {
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
-    let made = make();
-    let kept = NOW.load(Ordering::Relaxed).saturating_sub(before);
+    let result = make();
+    let remaining = NOW.load(Ordering::Relaxed).saturating_sub(before);
     let most = MOST.load(Ordering::Relaxed).saturating_sub(before);
-    (made, kept, most)
+    (result, remaining, most)
 }
 
 const RANKS: u32 = 100_000;
@@ -128,7 +128,7 @@ fn description_of_large_job_and_node_share_fit_in_8_mib() {
     for (layout, ranks) in layouts() {
         let description = encode(&job(ranks));
         let nodes = encode(&spread());
-        let ((core, names, request), kept, most) = measured(|| {
+        let ((core, names, request), remaining, most) = measured(|| {
             let job: JobContext = decode(&description).unwrap();
             let spread: LaunchTree = decode(&nodes).unwrap();
             let names: Vec<String> = spread.nodes.into_iter().map(|node| node.name).collect();
@@ -167,11 +167,11 @@ fn description_of_large_job_and_node_share_fit_in_8_mib() {
              {} KiB in memory, {} KiB at most",
             description.len(),
             nodes.len(),
-            kept / 1024,
+            remaining / 1024,
             most / 1024
         );
         assert!(description.len() + nodes.len() < MIB / 4);
-        assert!(kept < MIB, "{kept}");
+        assert!(remaining < MIB, "{remaining}");
         assert!(most < 8 * MIB, "{most}");
         drop((core, names));
     }
@@ -210,7 +210,7 @@ fn large_fence_result_is_at_most_twice_in_memory() {
     assert!(most < data.len() + data.len() / 100, "{most}");
 
     let start = Instant::now();
-    let (read, kept, most) = measured(|| {
+    let (read, remaining, most) = measured(|| {
         let mut reader = FrameReader::default();
         let mut reassembly = Reassembly::default();
         let mut rest = stream.as_slice();
@@ -234,7 +234,7 @@ fn large_fence_result_is_at_most_twice_in_memory() {
         start.elapsed()
     );
     assert!(stream.len() - data.len() < data.len() / 1000);
-    assert!(kept < data.len() + MIB, "{kept}");
+    assert!(remaining < data.len() + MIB, "{remaining}");
     assert!(most < 2 * data.len() + 2 * MIB, "{most}");
     let PeerMessage::Fence(FenceMessage::Release { released, .. }) = read else {
         panic!("{read:?}");

@@ -74,11 +74,11 @@ impl From<NodeCapabilities> for v1::Capabilities {
 
 impl From<v1::Capabilities> for NodeCapabilities {
     fn from(reported: v1::Capabilities) -> Self {
-        let given = |text: String| Some(text).filter(|text| !text.is_empty());
+        let non_empty = |text: String| Some(text).filter(|text| !text.is_empty());
         Self {
             interfaces: reported.interfaces,
-            libpmix: given(reported.libpmix),
-            pmix_problem: given(reported.pmix_problem),
+            libpmix: non_empty(reported.libpmix),
+            pmix_problem: non_empty(reported.pmix_problem),
         }
     }
 }

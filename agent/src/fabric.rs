@@ -128,10 +128,12 @@ async fn drive(
 
 /// Revokes the credentials that other processes have left behind. Those whose process lives are left alone.
 pub async fn sweep() {
-    for mut kept in grant_records::lock_leftovers() {
-        let Some(record) = kept.read() else { continue };
+    for mut leftover in grant_records::lock_leftovers() {
+        let Some(record) = leftover.read() else {
+            continue;
+        };
         let name = record.name.clone();
-        match finish(record, &mut kept, Duration::ZERO).await {
+        match finish(record, &mut leftover, Duration::ZERO).await {
             None => eprintln!("wireup: revoked the fabric grant of launch {name}"),
             Some(leak) => {
                 eprintln!("wireup: cannot revoke the fabric grant of launch {name}: {leak}");

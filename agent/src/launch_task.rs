@@ -200,8 +200,8 @@ pub async fn run_launch(
     if let Some(part) = scheduled {
         part.end();
     }
-    if let Some(said) = task.summary.take() {
-        agent.counters.launch_ended(said.get());
+    if let Some(summary) = task.summary.take() {
+        agent.counters.launch_ended(summary.get());
     }
     drop(task);
     drop(registration);
@@ -225,7 +225,7 @@ impl LaunchTask {
         let (place, account) = (router.place(), &registration.account);
         let mut events = SelectAll::new();
         let mut caller = None;
-        let mut said: Option<Arc<OnceLock<LaunchSummary>>> = None;
+        let mut summary: Option<Arc<OnceLock<LaunchSummary>>> = None;
         let up = match above {
             LaunchSource::Launcher {
                 reader,
@@ -233,7 +233,7 @@ impl LaunchTask {
                 root,
             } => {
                 caller = root;
-                let end = said.insert(Arc::default()).clone();
+                let end = summary.insert(Arc::default()).clone();
                 events.push(launcher(reader, GrowthAssembler::new(account), end).boxed());
                 UpstreamLink::Launcher(writer)
             }
@@ -248,9 +248,10 @@ impl LaunchTask {
         };
         let mut step = None;
         let absent = found.missing.len();
-        let not_asked = || format!("not contacted: {absent} of the hosts cannot be found");
+        let not_contacted_reason =
+            || format!("not contacted: {absent} of the hosts cannot be found");
         if absent > 0 {
-            let reason = not_asked();
+            let reason = not_contacted_reason();
             events.push(stream::iter([RouterEvent::StepGone { reason }]).boxed());
         } else if let Some(node) = place.node() {
             let steps = Arc::clone(&agent.step_spawner);
@@ -298,14 +299,14 @@ impl LaunchTask {
             is_gathering: false,
             step_kill_timer: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
-            summary: said,
+            summary,
             refused_frames: 0,
             losses: 0,
         };
         for node in task.router.child_nodes() {
             match found.missing.get(&node) {
                 Some(error) => task.not_contacted(node, error.to_string()),
-                None if absent > 0 => task.not_contacted(node, not_asked()),
+                None if absent > 0 => task.not_contacted(node, not_contacted_reason()),
                 None => task.contact(&opening, node),
             }
         }

@@ -242,10 +242,10 @@ impl LdapClient {
         self.check(result, expected)
     }
 
-    /// Returns the result's code, if it is one of the wanted ones.
-    fn check(&self, result: LdapResult, wanted: &[u32]) -> Result<u32, DirectoryError> {
+    /// Returns the result's code, if it is one of the expected ones.
+    fn check(&self, result: LdapResult, expected: &[u32]) -> Result<u32, DirectoryError> {
         match result.rc {
-            code if wanted.contains(&code) => Ok(code),
+            code if expected.contains(&code) => Ok(code),
             _ => Err(self.refused(&result)),
         }
     }
@@ -277,7 +277,7 @@ impl LdapClient {
 
     /// Returns the connection, which it opens if there is none.
     async fn link(&self) -> Result<Ldap, DirectoryError> {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let mut link = self.link.lock().await;
         if let Some(ldap) = &mut link.ldap
             && !ldap.is_closed()
@@ -286,7 +286,7 @@ impl LdapClient {
         }
         // One attempt is for all that waited for it.
         if let Some((at, error)) = &link.failed
-            && *at >= asked
+            && *at >= requested_at
         {
             return Err(error.clone());
         }

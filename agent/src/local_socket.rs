@@ -145,11 +145,11 @@ async fn caller(
     };
     let frames = agent.frames.clone();
     let account = agent.budgets.account(uid);
-    let made = connection
+    let link_parts = connection
         .into_std()
         .and_then(|connection| link(connection, &account));
-    let (mut reader, mut writer) = match made {
-        Ok(made) => made,
+    let (mut reader, mut writer) = match link_parts {
+        Ok(link_parts) => link_parts,
         Err(error) => return warn!("cannot watch a local connection: {error}"),
     };
     if agent.launch_agents.is_some() {

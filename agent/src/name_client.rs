@@ -36,8 +36,8 @@ pub async fn serve_launch(
         }
         let account = agent.budgets.account(uid);
         match agent.peers.connect_launch(member, &scope, &account).await {
-            Ok((queue, said)) => {
-                return relay_to_agent(&agent, member, queue, said, reader, writer).await;
+            Ok((queue, messages)) => {
+                return relay_to_agent(&agent, member, queue, messages, reader, writer).await;
             }
             Err(error) => failures.push(error.to_string()),
         }
@@ -153,10 +153,10 @@ impl crate::peer::peer_connection::Peers {
         // While it is restarted, the next of the list would be another name server.
         let (stream, line) = self.call(member, account, RESTART, meet).await?;
         sent.accept();
-        let said = stream.map(move |frame| match frame {
+        let messages = stream.map(move |frame| match frame {
             Ok(frame) => packet(frame).map_err(|error| line.misunderstood(error)),
             Err(status) => Err(line.failed(&status)),
         });
-        Ok((to, said))
+        Ok((to, messages))
     }
 }

@@ -227,7 +227,7 @@ impl NodeAgent for NodeAgentService {
         let caller = Caller::from_extensions(request.extensions())?;
         let v1::QueryRequest { launch_id, ranks } = request.into_inner();
         let launches = match launch_id.is_empty() {
-            true => self.0.scheduled.seen_by(&caller),
+            true => self.0.scheduled.visible_to(&caller),
             false => vec![self.0.scheduled.find(&launch_id, &caller)?],
         };
         Ok(Response::new(launch_streams::query(launches, ranks)))

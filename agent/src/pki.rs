@@ -74,7 +74,7 @@ pub fn init(dir: &Path, name: &str, validity: Validity) -> Result<(), PkiError> 
     for file in [CA, CA_KEY] {
         let path = dir.join(file);
         if fs::symlink_metadata(&path).is_ok() {
-            return Err(PkiError::Made(path));
+            return Err(PkiError::AuthorityExists(path));
         }
     }
     let pair = Authority::init(name, validity).map_err(PkiError::authority(dir.to_owned()))?;

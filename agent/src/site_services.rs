@@ -40,10 +40,9 @@ pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
 }
 
 /// Returns the file with the authorities of a service.
-pub(crate) fn authorities(given: Option<&Path>) -> &Path {
+pub(crate) fn authorities(path: Option<&Path>) -> &Path {
     let mut system = AUTHORITIES.iter().map(Path::new);
-    given
-        .or_else(|| system.find(|path| path.exists()))
+    path.or_else(|| system.find(|path| path.exists()))
         .unwrap_or_else(|| Path::new(AUTHORITIES[0]))
 }
 

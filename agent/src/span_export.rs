@@ -79,9 +79,9 @@ async fn send(exported: ExportedSpans) -> Result<(), AnyError> {
 /// Returns the resource of the spans, from the standard variables; its service is `wireup` unless they name one.
 fn resource() -> Resource {
     let named = |name: &str| std::env::var(name).unwrap_or_default();
-    let given = !named("OTEL_SERVICE_NAME").is_empty()
+    let has_service_name = !named("OTEL_SERVICE_NAME").is_empty()
         || named("OTEL_RESOURCE_ATTRIBUTES").contains("service.name=");
-    match given {
+    match has_service_name {
         true => Resource::builder().build(),
         false => Resource::builder().with_service_name("wireup").build(),
     }

@@ -46,14 +46,14 @@ pub const HOLDER: &str = "/.wireup-holder";
 
 /// Returns the mounts of a container: the user's, and the common ones unless the user mounts something else there: the
 /// host's [directories](OF_THE_HOST), the directory of temporary files and the ranks' working directory.
-pub fn mounts(wanted: &[BindMount], also: &[&Path]) -> Vec<BindMount> {
+pub fn mounts(own: &[BindMount], also: &[&Path]) -> Vec<BindMount> {
     let common = OF_THE_HOST
         .iter()
         .map(Path::new)
         .chain(also.iter().copied());
     let mut all: Vec<BindMount> = Vec::new();
-    let wanted = wanted.iter().cloned();
-    for mount in wanted.chain(common.map(BindMount::from_path)) {
+    let own = own.iter().cloned();
+    for mount in own.chain(common.map(BindMount::from_path)) {
         // A mount inside another one that shows the host's own path is redundant.
         let shown = |other: &BindMount| {
             other.target == mount.target
@@ -94,13 +94,13 @@ mod tests {
 
     #[test]
     fn every_container_has_host_directories_once() {
-        let targets = |wanted: &[&str], also: &[&str]| -> Vec<String> {
-            let wanted: Vec<BindMount> = wanted
+        let targets = |texts: &[&str], also: &[&str]| -> Vec<String> {
+            let own: Vec<BindMount> = texts
                 .iter()
                 .map(|text| BindMount::parse(text.as_ref()).unwrap())
                 .collect();
             let also: Vec<&Path> = also.iter().map(Path::new).collect();
-            let all = mounts(&wanted, &also);
+            let all = mounts(&own, &also);
             all.iter().map(ToString::to_string).collect()
         };
         let host = ["/proc", "/sys", "/dev", "/tmp"];

@@ -106,8 +106,8 @@ fn other_authority_other_token_and_plain_text_are_refused() {
     ] {
         let client = client(&address, "0", token, authorities.map(PathBuf::as_path));
         let output = client.wait_with_output().unwrap();
-        let (printed, said) = texts(&output);
-        assert!(printed.is_empty() && said.contains(reason), "{said}");
+        let (printed, stderr) = texts(&output);
+        assert!(printed.is_empty() && stderr.contains(reason), "{stderr}");
         assert_eq!(output.status.code(), Some(1));
     }
     let output = client(&address, "0", TOKEN, Some(&own))

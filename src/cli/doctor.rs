@@ -110,7 +110,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         return super::print(network_libraries::opened(directories).as_bytes());
     }
     let ping_pong_program = args.run.then(|| match args.run_program {
-        Some(program) => PingPongProgram::Given(program),
+        Some(program) => PingPongProgram::User(program),
         None => {
             let variable = std::env::var_os("MPICC").filter(|command| !command.is_empty());
             let compiler = args.mpicc.or(variable);

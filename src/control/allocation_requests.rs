@@ -55,9 +55,20 @@ impl LaunchService for AllocationRequests {
         pending.filter_map(|pending| pending.deadline).min()
     }
 
+    /// Cancels requests whose deadline has passed.
     fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
-        self.expire(cx, now);
+        let is_late = |pending: &PendingAllocation| pending.deadline.is_some_and(|at| at <= now);
+        let late = self.pending.iter().filter(|(_, pending)| is_late(pending));
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            let text = "the allocator has not answered in the time the request allows";
+            self.cancel(cx, number, Kind::TimedOut, text);
+        }
     }
+}
+
+fn refuse<T>(kind: Kind, text: impl ToString) -> Result<T, AllocationFailure> {
+    Err(AllocationFailure::new(kind, text.to_string()))
 }
 
 impl AllocationRequests {
@@ -69,14 +80,7 @@ impl AllocationRequests {
             pending: BTreeMap::new(),
         }
     }
-}
 
-fn refuse<T>(kind: Kind, text: impl ToString) -> Result<T, AllocationFailure> {
-    let text = text.to_string();
-    Err(AllocationFailure { kind, text })
-}
-
-impl AllocationRequests {
     /// Decides a request of a process, or sends it to the external allocator, which answers later.
     pub(super) fn on_request(
         &mut self,
@@ -85,10 +89,9 @@ impl AllocationRequests {
         requester: KnownRank,
         request: &AllocationRequest,
     ) {
-        match self.decide(cx, reply_to, requester, request) {
-            Ok(None) => {}
-            Ok(Some(allocation)) => answer_allocation(cx, reply_to, requester, Ok(allocation)),
-            Err(failure) => answer_allocation(cx, reply_to, requester, Err(failure)),
+        let result = self.decide(cx, reply_to, requester, request);
+        if let Some(result) = result.transpose() {
+            answer_allocation(cx, reply_to, requester, result);
         }
     }
 
@@ -118,9 +121,8 @@ impl AllocationRequests {
         }
         if request.directive == Directive::Release && attributes.id.is_none() {
             // Slots in use cannot be released, whatever the allocator decides.
-            let rooms = rooms(cx);
-            candidates(cx, requester, rooms, &attributes)
-                .and_then(|field| attributes.choose(&field))?;
+            let field = candidates(cx, requester, rooms(cx), &attributes)?;
+            attributes.choose(&field)?;
         }
         self.request(cx, reply_to, requester, request, attributes)?;
         Ok(None)
@@ -272,7 +274,6 @@ pub(super) fn answer_allocation(
     requester: KnownRank,
     result: AllocationResult,
 ) {
-    let name = requester;
     match &result {
         Ok(allocation) if cx.wants_details() => {
             let share = |share: &NodeShare| match share.slots {
@@ -281,12 +282,12 @@ pub(super) fn answer_allocation(
             };
             let shares: Vec<_> = allocation.shares.iter().map(share).collect();
             let id = allocation.id.as_deref().unwrap_or("of the launch");
-            let text = format!("{name}: allocation {id}: {}", shares.join(", "));
+            let text = format!("{requester}: allocation {id}: {}", shares.join(", "));
             cx.detail(&text);
         }
         Ok(_) => {}
         Err(failure) => {
-            let text = format!("{name} gets no allocation: {}", failure.text);
+            let text = format!("{requester} gets no allocation: {}", failure.text);
             match failure.kind {
                 // Programs that take all they can get repeat their requests.
                 Kind::NoResources | Kind::NotFound | Kind::Canceled | Kind::TimedOut => {

@@ -57,9 +57,9 @@ impl JobTree {
         living.map(|(job, _)| job)
     }
 
-    /// Returns the tracing span of a job.
-    pub(super) fn span(&self, job: JobIndex) -> Option<&Span> {
-        self.members.get(job.index()).map(|member| &member.span)
+    /// Returns the state of a job.
+    pub(super) fn get(&self, job: JobIndex) -> Option<&JobTreeNode> {
+        self.members.get(job.index())
     }
 
     /// Returns the state of a job, to change it.
@@ -67,15 +67,9 @@ impl JobTree {
         self.members.get_mut(job.index())
     }
 
-    /// Number of a job's processes that have not ended.
-    pub(super) fn remaining(&self, job: JobIndex) -> u32 {
-        let member = self.members.get(job.index());
-        member.map_or(0, |member| member.remaining)
-    }
-
     /// Returns a job, its parent, and so on up to the initial job.
     pub(super) fn line_of(&self, job: JobIndex) -> impl Iterator<Item = JobIndex> {
-        std::iter::successors(Some(job), |job| self.members.get(job.index())?.parent)
+        std::iter::successors(Some(job), |job| self.get(*job)?.parent)
     }
 
     /// Returns the running jobs that were spawned into allocations, with the ids of the allocations.

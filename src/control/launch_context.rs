@@ -19,6 +19,7 @@ use crate::backend::step_messages::LauncherToStep;
 use crate::plan::HostPlan;
 use crate::plan::allocation_table::AllocationTable;
 use crate::plan::planned_jobs::{Jobs, Plans};
+use crate::report::process_names::pid_text;
 use crate::stdio::streams::OutputStreams;
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::job_table::KnownRank;
@@ -109,10 +110,8 @@ impl LaunchContext {
         match &self.steps {
             StepLinks::Own(step) => step.pmi_state(rank.global()),
             StepLinks::Hosts(_) => {
-                let known = self.ranks.get(rank).pmi.as_ref();
-                known
-                    .map(|state| PmiState::clone(state))
-                    .unwrap_or_default()
+                let known = self.ranks.get(rank).pmi.as_deref();
+                known.cloned().unwrap_or_default()
             }
         }
     }
@@ -154,10 +153,7 @@ impl LaunchContext {
 
     /// Names a rank with its host and pid, for messages.
     pub(super) fn name_of(&self, rank: KnownRank) -> String {
-        let host = self.jobs.host_of(rank);
-        match self.ranks.get(rank).pid {
-            Some(pid) => format!("{rank} ({host}, pid {pid})"),
-            None => format!("{rank} ({host})"),
-        }
+        let (host, pid) = (self.jobs.host_of(rank), pid_text(self.ranks.get(rank).pid));
+        format!("{rank} ({host}{pid})")
     }
 }

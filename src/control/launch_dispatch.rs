@@ -7,6 +7,7 @@ use super::host_reports::SidecarInfo;
 use super::launch_effect::LaunchEffect;
 use super::launch_services::SERVICES;
 use super::launch_stage::LaunchStage;
+use super::launcher_signals::handle_signals;
 use super::queued_spawn::{QueuedSpawn, SpawnSource};
 use super::rank_labels::set_label;
 use super::rank_status::RankStatus;
@@ -71,7 +72,9 @@ impl Controller {
         for event in &ready {
             let Self { services, cx, .. } = self;
             match event.token.source {
-                PollSource::Signals => services.signals.take(cx, &mut services.terminal),
+                PollSource::Signals => {
+                    handle_signals(&mut services.signals, cx, &mut services.terminal)
+                }
                 PollSource::Orders => services.orders.take(cx),
                 PollSource::Director => services.tools.on_director_end(cx),
                 PollSource::Wake => services.terminal.update(cx),

@@ -9,7 +9,7 @@
 //! - Nothing is placed on a host that leaves ([`AllocationTable::leaving`](crate::plan::allocation_table::AllocationTable)).
 //!   It keeps its number, which no other host gets; a host that joins again has a new one.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub(super) struct LaunchHosts {
     line: SpawnLine,
     pending_resizes: Vec<PendingResize>,
     /// Requests with new hosts that wait until others have joined.
-    waiting_resizes: VecDeque<ResizeRequest>,
+    waiting_resizes: Vec<ResizeRequest>,
 }
 
 impl LaunchService for LaunchHosts {
@@ -84,7 +84,7 @@ impl LaunchService for LaunchHosts {
         let is_late = |deadline: Option<Duration>| deadline.is_some_and(|at| at <= now);
         let failure = || match is_ending {
             true => ending(),
-            false => failed(
+            false => AllocationFailure::new(
                 Kind::TimedOut,
                 "the hosts did not join or leave in the time that the request allows",
             ),
@@ -95,12 +95,11 @@ impl LaunchService for LaunchHosts {
         {
             answer_resize(cx, &pending.source, Err(failure()));
         }
-        let waiting = std::mem::take(&mut self.waiting_resizes);
-        for request in waiting {
-            match is_ending || is_late(request.deadline) {
-                true => answer_resize(cx, &request.source, Err(failure())),
-                false => self.waiting_resizes.push_back(request),
-            }
+        for request in self
+            .waiting_resizes
+            .extract_if(.., |request| is_ending || is_late(request.deadline))
+        {
+            answer_resize(cx, &request.source, Err(failure()));
         }
         if !is_ending && let StepLinks::Hosts(hosts) = &mut cx.steps {
             for node in cx.allocations.leaving() {
@@ -110,13 +109,8 @@ impl LaunchService for LaunchHosts {
     }
 }
 
-fn failed(kind: Kind, text: impl Into<String>) -> AllocationFailure {
-    let text = text.into();
-    AllocationFailure { kind, text }
-}
-
 fn ending() -> AllocationFailure {
-    failed(Kind::Canceled, "the launch is being ended")
+    AllocationFailure::new(Kind::Canceled, "the launch is being ended")
 }
 
 /// Handles hosts that join.
@@ -138,7 +132,7 @@ impl LaunchHosts {
         match added {
             Err(failure) => refuse_spawn(cx, spawn, failure),
             Ok(hosts) if hosts.is_empty() => return Some(spawn),
-            Ok(_) if self.plan.is_some() => self.line.waiting.push_back(spawn),
+            Ok(_) if self.plan.is_some() => self.line.waiting.push(spawn),
             Ok(hosts) => {
                 self.line.owner = Some(spawn);
                 self.add_hosts(cx, &hosts);
@@ -211,7 +205,7 @@ impl LaunchHosts {
             resize.joins = false;
             resize.failure = failure
                 .as_ref()
-                .map(|failure| failed(Kind::NoResources, &*failure.text));
+                .map(|failure| AllocationFailure::new(Kind::NoResources, &*failure.text));
         }
         self.answer_complete(cx);
         match (self.line.owner.take(), failure) {
@@ -219,12 +213,10 @@ impl LaunchHosts {
             (Some(spawn), None) => cx.effects.push(LaunchEffect::DecideSpawn(spawn)),
             (Some(spawn), Some(failure)) => refuse_spawn(cx, spawn, failure),
         }
-        let waiting = std::mem::take(&mut self.line.waiting);
-        let waiting = waiting.into_iter().map(LaunchEffect::RequestSpawn);
-        cx.effects.extend(waiting);
-        let waiting = std::mem::take(&mut self.waiting_resizes);
-        let waiting = waiting.into_iter().map(LaunchEffect::Resize);
-        cx.effects.extend(waiting);
+        let spawns = self.line.waiting.drain(..);
+        cx.effects.extend(spawns.map(LaunchEffect::RequestSpawn));
+        let resizes = self.waiting_resizes.drain(..);
+        cx.effects.extend(resizes.map(LaunchEffect::Resize));
     }
 }
 
@@ -237,7 +229,7 @@ impl LaunchHosts {
                 self.pending_resizes.push(pending);
                 self.answer_complete(cx);
             }
-            Ok(None) => self.waiting_resizes.push_back(request),
+            Ok(None) => self.waiting_resizes.push(request),
             Err(failure) => answer_resize(cx, &request.source, Err(failure)),
         }
     }
@@ -252,7 +244,8 @@ impl LaunchHosts {
             return Err(ending());
         }
         if request.add.is_empty() && request.remove.is_empty() {
-            return Err(failed(Kind::BadRequest, "name hosts that join or leave"));
+            let text = "name hosts that join or leave";
+            return Err(AllocationFailure::new(Kind::BadRequest, text));
         }
         let leaving: BTreeSet<NodeId> = cx.allocations.leaving().collect();
         let added = SpawnPlanner::new(&cx.plan).hosts_to_add(&request.add, &leaving)?;
@@ -358,7 +351,7 @@ pub(super) fn request_resize(
             deadline: None,
         })),
         Err(problem) => {
-            let failure = failed(Kind::BadRequest, problem.to_string());
+            let failure = AllocationFailure::new(Kind::BadRequest, problem.to_string());
             answer_resize(cx, &source, Err(failure));
         }
     }

@@ -10,7 +10,6 @@ use super::launch_metrics::LaunchCounters;
 use super::launch_service::LaunchService;
 use super::launch_spawns::LaunchSpawns;
 use super::launch_tools::LaunchTools;
-use super::launcher_signals::LauncherSignals;
 use super::name_server_link::NameServerLink;
 use super::progress::LaunchProgress;
 use super::query_server::QueryServer;
@@ -29,7 +28,7 @@ pub(super) const SERVICES: usize = 9;
 
 /// All services of a launch. Each owns its state.
 pub(super) struct LaunchServices {
-    pub(super) signals: LauncherSignals,
+    pub(super) signals: Signals,
     pub(super) orders: ControlOrders,
     pub(super) hosts: HostReports,
     pub(super) dialects: DialectCheck,
@@ -55,7 +54,7 @@ impl LaunchServices {
     /// Creates the services of a launch without started ranks.
     pub(super) fn new(plan: &HostPlan, signals: Signals, streams: &OutputStreams) -> Self {
         Self {
-            signals: LauncherSignals::new(signals),
+            signals,
             orders: ControlOrders::default(),
             hosts: HostReports::default(),
             dialects: DialectCheck::default(),

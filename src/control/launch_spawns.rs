@@ -247,12 +247,10 @@ impl LaunchSpawns {
 
     /// Gives up a job that is being started, and kills its processes.
     pub(super) fn fail(&mut self, cx: &mut LaunchContext, job: JobIndex, failure: SpawnFailure) {
-        let Some(birth) = self.pending.get_mut(&job) else {
+        let birth = self.pending.get_mut(&job);
+        let Some(birth) = birth.filter(|birth| birth.failure.is_none()) else {
             return;
         };
-        if birth.failure.is_some() {
-            return;
-        }
         birth.failure = Some(failure);
         let demand = JobControlRequest {
             requester: birth.source.rank().map(KnownRank::global),
@@ -381,12 +379,7 @@ impl LaunchSpawns {
         if cx.supervisor.is_ending() {
             self.abandon_pending_spawns(cx);
         }
-        let (due, left) = std::mem::take(&mut self.orphans)
-            .into_iter()
-            .partition(|(at, _)| *at <= now);
-        self.orphans = left;
-        let due: Vec<(Duration, JobIndex)> = due;
-        for (_, job) in due {
+        for (_, job) in self.orphans.extract_if(.., |(at, _)| *at <= now) {
             end_orphan(cx, job);
         }
     }
@@ -459,7 +452,7 @@ pub(super) fn unreported_job_ends(cx: &LaunchContext) -> Vec<JobEnd> {
 }
 
 fn end_orphan(cx: &mut LaunchContext, job: JobIndex) {
-    let count = cx.job_tree.remaining(job);
+    let count = cx.job_tree.get(job).map_or(0, |job| job.remaining);
     if count == 0 {
         return;
     }

@@ -12,38 +12,31 @@ use wireup_sys::poll::pause;
 use wireup_sys::signal_sender;
 use wireup_sys::signals::{ENDING, Signals};
 
-/// The signals that the launcher gets.
-pub(super) struct LauncherSignals {
-    signals: Signals,
-}
-
-impl LauncherSignals {
-    pub(super) fn new(signals: Signals) -> Self {
-        Self { signals }
-    }
-
-    /// Handles the pending signals.
-    pub(super) fn take(&mut self, cx: &mut LaunchContext, terminal: &mut RankTerminal) {
-        while let Some((signal, sender)) = self.signals.pending_from() {
-            match signal {
-                Signal::CHILD => cx.steps.send(LauncherToStep::ReapOrphans),
-                signal if ENDING.contains(&signal) => {
-                    if cx.failure_facts.signal_sender.is_none()
-                        && let Some((pid, uid)) = sender
-                    {
-                        // Described now, since the sender may exit before the job does.
-                        cx.failure_facts.signal_sender = Some(signal_sender::describe(pid, uid));
-                    }
-                    supervision::end_by_signal(cx, signal.as_raw());
+/// Handles the pending signals.
+pub(super) fn handle_signals(
+    signals: &mut Signals,
+    cx: &mut LaunchContext,
+    terminal: &mut RankTerminal,
+) {
+    while let Some((signal, sender)) = signals.pending_from() {
+        match signal {
+            Signal::CHILD => cx.steps.send(LauncherToStep::ReapOrphans),
+            signal if ENDING.contains(&signal) => {
+                if cx.failure_facts.signal_sender.is_none()
+                    && let Some((pid, uid)) = sender
+                {
+                    // Described now, since the sender may exit before the job does.
+                    cx.failure_facts.signal_sender = Some(signal_sender::describe(pid, uid));
                 }
-                Signal::TSTP => stop_job(cx, terminal),
-                Signal::WINCH => terminal.resize(),
-                Signal::CONT => {
-                    terminal.enter_raw(cx);
-                    cx.steps.send(LauncherToStep::Signal(libc::SIGCONT));
-                }
-                other => cx.steps.send(LauncherToStep::Signal(other.as_raw())),
+                supervision::end_by_signal(cx, signal.as_raw());
             }
+            Signal::TSTP => stop_job(cx, terminal),
+            Signal::WINCH => terminal.resize(),
+            Signal::CONT => {
+                terminal.enter_raw(cx);
+                cx.steps.send(LauncherToStep::Signal(libc::SIGCONT));
+            }
+            other => cx.steps.send(LauncherToStep::Signal(other.as_raw())),
         }
     }
 }

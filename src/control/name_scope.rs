@@ -1,16 +1,21 @@
 //! Name scope of a launch (`--names meet=NAME`), and reasons for the loss of its name server.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
 use super::launch_context::LaunchContext;
 use wireup_core::failure::AnyError;
+use wireup_core::job::clock::Moment;
 use wireup_core::job::name_store_kind::{InvalidNameStore, NameStoreKind};
-use wireup_core::link::agent_protocol::AgentReport;
+use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, VERSION};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::link::liveness::SILENCE;
 use wireup_core::link::{DecodeError, decode};
 use wireup_core::name_server::MEET_MAX;
-use wireup_sys::local_link::PeerSilent;
+use wireup_sys::local_link::{LocalLink, PeerSilent};
+use wireup_sys::poll::{PollSource, PollToken};
 
 /// Variable with the default of `--names meet=NAME`.
 const VARIABLE: &str = "WIREUP_MEET";
@@ -46,6 +51,28 @@ pub(super) enum NameServerLoss {
     /// Loss of the connection to the name store process.
     #[error("--names {0}: {1}")]
     Store(NameStoreKind, Box<NameServerLoss>),
+}
+
+/// Connects to the name server or the name store process at the other end of a socket, with the name scope. `index` is the
+/// token index of the connection.
+pub(super) fn meet(
+    cx: &LaunchContext,
+    socket: OwnedFd,
+    index: u32,
+    name: String,
+) -> Result<LocalLink, NameServerLoss> {
+    let now = Moment(cx.now());
+    let poll = &cx.events.poll;
+    let token = PollToken::new(PollSource::Rendezvous, index);
+    let mut link = LocalLink::new(socket, FrameAddress::Launcher, token, poll)?;
+    let meet = AgentRequest::Meet {
+        version: VERSION,
+        name,
+    };
+    link.send(FrameAddress::EveryNode, FrameClass::Control, &meet, poll);
+    // The launch that started the other end made the socket.
+    link.watch(SILENCE, false, now);
+    Ok(link)
 }
 
 /// Decodes a refusal, the only message of the other end about the connection itself.

@@ -12,7 +12,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::guard_state::GuardState;
 use super::launch_context::LaunchContext;
 use super::launch_service::LaunchService;
-use super::name_scope::{NameServerLoss, name_scope, refusal};
+use super::name_scope::{NameServerLoss, meet, name_scope, refusal};
 use super::name_store_link::{STORE, names_backend, persist_names, start_store};
 use crate::backend::local_agent;
 use crate::backend::name_server_process::{self, NameServerEndpoint};
@@ -20,15 +20,13 @@ use crate::backend::step_messages::LauncherToStep;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::name_store_kind::NameStoreKind;
-use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
-use wireup_core::link::liveness::SILENCE;
 use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
 use wireup_sys::local_link::LocalLink;
-use wireup_sys::poll::{PollEvent, PollSource, PollToken};
+use wireup_sys::poll::PollEvent;
 
 /// Time in which a name server must answer after the connection was made.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -185,19 +183,9 @@ impl NameServerLink {
                 Err(errno) => return Err(errno.into()),
             },
         };
-        let now = Moment(cx.now());
-        let poll = &cx.events.poll;
-        let token = PollToken::new(PollSource::Rendezvous, 0);
-        let mut link = LocalLink::new(socket, FrameAddress::Launcher, token, poll)?;
-        let meet = AgentRequest::Meet {
-            version: VERSION,
-            name,
-        };
-        link.send(FrameAddress::EveryNode, FrameClass::Control, &meet, poll);
-        // The launch that started the name server made its socket.
-        link.watch(SILENCE, false, now);
+        let mut link = meet(cx, socket, 0, name)?;
         for message in &self.unheard {
-            send(&mut link, message, poll);
+            send(&mut link, message, &cx.events.poll);
         }
         self.link = Some(link);
         self.silent_until = Some(cx.now() + PATIENCE);

@@ -5,20 +5,15 @@
 use std::time::Duration;
 
 use super::launch_context::LaunchContext;
-use super::name_scope::{NameServerLoss, name_scope};
+use super::name_scope::{NameServerLoss, meet, name_scope};
 use crate::backend::name_store_process;
-use wireup_core::job::clock::Moment;
 use wireup_core::job::name_store_kind::NameStoreKind;
-use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
-use wireup_core::link::frame::{FrameAddress, FrameClass};
-use wireup_core::link::liveness::SILENCE;
 use wireup_core::name_server::message::NameServerCommand;
 use wireup_core::names::name_server_requests::NameServerRequest;
 use wireup_core::names::request::{NameRequest, Persistence};
 use wireup_sys::local_link::LocalLink;
-use wireup_sys::poll::{PollSource, PollToken};
 
-/// Token index of the connection to the name store process, among those of [`PollSource::Rendezvous`].
+/// Token index of the connection to the name store process, among those of `PollSource::Rendezvous`.
 pub(super) const STORE: u32 = 1;
 
 /// Variable with the default of `--names`.
@@ -68,15 +63,5 @@ pub(super) fn start_store(
     let variables = &cx.plan.inheritance.vars;
     let started = name_store_process::start(backend, &name, variables);
     let own = started.map_err(|error| NameServerLoss::NoStore(backend.clone(), error))?;
-    let now = Moment(cx.now());
-    let poll = &cx.events.poll;
-    let token = PollToken::new(PollSource::Rendezvous, STORE);
-    let mut link = LocalLink::new(own, FrameAddress::Launcher, token, poll)?;
-    let meet = AgentRequest::Meet {
-        version: VERSION,
-        name,
-    };
-    link.send(FrameAddress::EveryNode, FrameClass::Control, &meet, poll);
-    link.watch(SILENCE, false, now);
-    Ok(link)
+    meet(cx, own, STORE, name)
 }

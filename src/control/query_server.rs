@@ -26,7 +26,7 @@ use super::launch_service::LaunchService;
 use super::resize_request::{ResizeResult, ResizeSource};
 use crate::backend::inspection::InspectionKind;
 use crate::plan::planned_jobs::Plans;
-use inspections::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
+use inspections::{InspectionRequester, InspectionRequests};
 use job_query::{JobAnswer, JobQuery, JobQueryKind, ProcessRecord, REQUEST_MAX, address};
 use wireup_core::failure::CommandError;
 use wireup_core::job::job_table::KnownRank;
@@ -93,11 +93,6 @@ impl LaunchService for QueryServer {
 }
 
 impl QueryServer {
-    /// Whether the timeout of the job waits for stacks.
-    pub(super) fn hold_timeout(&self) -> bool {
-        self.looks.hold_timeout()
-    }
-
     /// Starts to accept requests. If that is not possible, the launch runs without.
     pub(super) fn take_requests(&mut self, cx: &mut LaunchContext) {
         let Ok(listener) = listener(cx.plan.job.nspace.as_str()) else {
@@ -339,11 +334,7 @@ impl QueryServer {
                 return request_resize(cx, source, command);
             }
         };
-        let limit = match look {
-            InspectionKind::Usage => LIMIT_FOR_USAGE,
-            _ => LIMIT,
-        };
-        self.inspect_ranks(cx, InspectionRequester::Caller(number), ranks, look, limit);
+        self.inspect_ranks(cx, InspectionRequester::Caller(number), ranks, look);
     }
 }
 

@@ -1,11 +1,10 @@
 //! Texts that ranks log with `PMIx_Log`.
 
 use super::launch_context::LaunchContext;
-use super::status_records::record_log;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::{LogChannel, LogText, SyslogText};
 use wireup_core::log_once::LoggedOnce;
-use wireup_core::record::Stream;
+use wireup_core::record::{RankId, StatusRecord, Stream};
 use wireup_sys::syslog::Syslog;
 
 /// Logs texts of ranks.
@@ -32,7 +31,9 @@ impl RankLogs {
         let stream = match channel {
             LogChannel::Stdout => Stream::Stdout,
             LogChannel::Stderr => Stream::Stderr,
-            LogChannel::Record => return record_log(cx, rank, &text),
+            LogChannel::Record => {
+                return cx.record(&StatusRecord::log(rank.map(RankId::from), &text));
+            }
         };
         let now = cx.now();
         cx.streams.pass_on(stream, text, now);

@@ -1,6 +1,5 @@
 //! Queue of spawns that are handled one at a time.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::queued_spawn::QueuedSpawn;
@@ -11,7 +10,7 @@ pub(super) struct SpawnLine {
     /// Spawn that is being handled, unless it was given up.
     pub(super) owner: Option<QueuedSpawn>,
     /// Spawns that wait for their turn, oldest first.
-    pub(super) waiting: VecDeque<QueuedSpawn>,
+    pub(super) waiting: Vec<QueuedSpawn>,
 }
 
 impl SpawnLine {
@@ -24,12 +23,7 @@ impl SpawnLine {
     pub(super) fn take_late(&mut self, now: Duration) -> Vec<QueuedSpawn> {
         let is_late = |spawn: &QueuedSpawn| spawn.limit.is_some_and(|(_, at)| at <= now);
         let owner = self.owner.take_if(|owner| is_late(owner));
-        let mut late: Vec<QueuedSpawn> = owner.into_iter().collect();
-        if self.waiting.iter().any(is_late) {
-            let (more, rest): (Vec<_>, _) = self.waiting.drain(..).partition(is_late);
-            late.extend(more);
-            self.waiting = VecDeque::from(rest);
-        }
-        late
+        let waiting = self.waiting.extract_if(.., |spawn| is_late(spawn));
+        owner.into_iter().chain(waiting).collect()
     }
 }

@@ -15,7 +15,7 @@ use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
 use super::launch_service::LaunchService;
 use crate::backend::inspection::{InspectionError, InspectionResult};
-use crate::report::process_names::listed;
+use crate::report::process_names::{listed, with_more};
 use crate::report::progress_line::NAMED;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::wording::counted;
@@ -234,10 +234,7 @@ impl StallWatch {
             return;
         }
         let named = others.iter().take(NAMED);
-        let mut named: Vec<String> = named.map(|other| cx.name_of(*other)).collect();
-        if others.len() > named.len() {
-            named.push(format!("{} more", others.len() - named.len()));
-        }
+        let named = named.map(|other| cx.name_of(*other)).collect();
         self.traceback_reported = true;
         let text = format!(
             "{} printed a Python traceback {} s ago and has not ended: it may wait in MPI_Finalize for {}, which may wait \
@@ -245,7 +242,7 @@ impl StallWatch {
              {} --python` shows where the ranks are",
             cx.name_of(rank),
             TRACEBACK_PATIENCE.as_secs(),
-            named.join(", "),
+            with_more(named, others.len()),
             std::process::id()
         );
         cx.warn(&text);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tracing::{Level, Span, debug, enabled, info};
+use tracing::{Level, debug, enabled, info};
 
 use super::failure_line::failure_line;
 use super::launch_context::LaunchContext;
@@ -26,11 +26,6 @@ use wireup_core::record::{
     ResultRecord, SpawnRecord, SpawnReplyRecord, StatusRecord, VERSION, ms,
 };
 use wireup_core::wording::without_error_codes;
-
-/// Records a text that a rank logs in the record of the job.
-pub(super) fn record_log(cx: &mut LaunchContext, rank: Option<KnownRank>, text: &[u8]) {
-    cx.record(&StatusRecord::log(rank.map(RankId::from), text));
-}
 
 /// Records the plan of the launch.
 pub(super) fn record_plan(cx: &mut LaunchContext) {
@@ -68,7 +63,7 @@ pub(super) fn rank_changed(cx: &mut LaunchContext, rank: KnownRank, state: RankS
     if !cx.status.is_recorded() && !enabled!(Level::DEBUG) {
         return;
     }
-    let parent = cx.job_tree.span(rank.job()).and_then(Span::id);
+    let parent = cx.job_tree.get(rank.job()).and_then(|job| job.span.id());
     debug!(parent: parent, rank = rank.rank().0, ?state, "rank");
     if !cx.status.is_recorded() {
         return;

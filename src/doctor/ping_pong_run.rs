@@ -30,7 +30,7 @@ pub enum PingPongProgram {
     /// Program of wireup, compiled with this command.
     Compiled(OsString),
     /// Program of the user.
-    Given(PathBuf),
+    User(PathBuf),
 }
 
 /// Error: the program cannot be made.
@@ -79,7 +79,7 @@ pub fn ping_pong(
 ) -> Result<(), CommandError> {
     let scratch = Scratch::new().map_err(RunError::Directory)?;
     let program = match choice {
-        PingPongProgram::Given(program) => program.clone(),
+        PingPongProgram::User(program) => program.clone(),
         PingPongProgram::Compiled(compiler) => compile(compiler, &scratch.0)?,
     };
     if specs.is_empty() {

@@ -47,7 +47,8 @@ pub(super) enum WorkerReply {
     /// Time on the host, in seconds since 1970.
     Time { number: u32, seconds: f64 },
     /// Results of checking its neighbours.
-    Seen(Vec<NeighbourView>),
+    #[serde(rename = "Seen")]
+    Neighbours(Vec<NeighbourView>),
 }
 
 /// Splits an answer into lines.

@@ -34,7 +34,7 @@ pub fn work(subject: &DoctorSubject, cwd: &Path, own: usize) -> io::Result<()> {
                 answer(&WorkerReply::Time { number, seconds })?;
             }
             WorkerCommand::Neighbours(places) => {
-                answer(&WorkerReply::Seen(check_neighbours(&places, own)))?
+                answer(&WorkerReply::Neighbours(check_neighbours(&places, own)))?
             }
         }
     }

@@ -246,7 +246,7 @@ impl WorkerLaunch {
             Instant::now() + PATIENCE,
             answered.len(),
             |rank, line, _| {
-                let (Some(number), WorkerMessage::Answer(WorkerReply::Seen(mut views))) =
+                let (Some(number), WorkerMessage::Answer(WorkerReply::Neighbours(mut views))) =
                     (reached.get(rank), line)
                 else {
                     return 0;

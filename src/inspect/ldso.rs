@@ -147,14 +147,14 @@ impl Loader {
             parent: None,
         };
         let mut objects = vec![first];
-        let mut seen = HashSet::new();
+        let mut loaded_names = HashSet::new();
         let mut next = 0;
         while next < objects.len() && objects.len() < OBJECTS_MAX {
             let preload = if next == 0 { &self.preload[..] } else { &[] };
             let names = preload.iter().chain(&objects[next].elf.needed);
             let names: Vec<_> = names.filter(|name| !skip(name)).cloned().collect();
             for name in names {
-                if !seen.insert(name.clone()) {
+                if !loaded_names.insert(name.clone()) {
                     continue;
                 }
                 let found = self.resolve(&name, machine, &objects, next);

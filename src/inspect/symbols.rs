@@ -126,8 +126,8 @@ fn imported<H: FileHeader<Endian = Endianness>, const COUNT: usize>(
     let mut found = [false; COUNT];
     for symbol in table.iter().filter(|symbol| symbol.is_undefined(endian)) {
         let name = table.symbol_name(endian, symbol).map_err(damaged)?;
-        for (found, wanted) in found.iter_mut().zip(names) {
-            *found |= name == wanted.as_bytes();
+        for (found, expected) in found.iter_mut().zip(names) {
+            *found |= name == expected.as_bytes();
         }
     }
     Ok(found)

@@ -321,15 +321,21 @@ fn programs() -> Tree {
 #[test]
 fn programs_are_seen_behind_wrappers_and_wrappers_of_wrappers() {
     let tree = programs();
-    let seen = tree.command(
+    let command = tree.command(
         &[],
         &["env", "A=1", "nice", "-n", "3", "timeout", "9", "ompi"],
     );
-    assert_eq!(seen.detected.wants, DetectedInterface::Pmix);
-    assert_eq!(seen.detected.behind, ["env", "nice", "timeout"]);
-    assert_eq!(seen.detected.program, tree.path("bin/ompi"));
-    assert_eq!(seen.detected.openmpi, Some(tree.path("lib/libmpi.so.40")));
-    assert_eq!(seen.detected.libpmix, Some(tree.path("lib/libpmix.so.2")));
+    assert_eq!(command.detected.wants, DetectedInterface::Pmix);
+    assert_eq!(command.detected.behind, ["env", "nice", "timeout"]);
+    assert_eq!(command.detected.program, tree.path("bin/ompi"));
+    assert_eq!(
+        command.detected.openmpi,
+        Some(tree.path("lib/libmpi.so.40"))
+    );
+    assert_eq!(
+        command.detected.libpmix,
+        Some(tree.path("lib/libpmix.so.2"))
+    );
     for (words, wants) in [
         (&["nice", "mpich"][..], DetectedInterface::Pmi),
         (&["nice", "plain"], DetectedInterface::Plain),
@@ -355,10 +361,10 @@ fn libraries_are_searched_as_by_wrapped_program() {
     .write(tree.path("other/app"));
     let other = format!("LD_LIBRARY_PATH={}", tree.text("other"));
     let found = |env: &[(&str, String)], words: &[&str]| {
-        let seen = tree.command(env, words);
+        let command = tree.command(env, words);
         (
-            seen.detected.openmpi.unwrap(),
-            seen.loader.library_path().to_vec(),
+            command.detected.openmpi.unwrap(),
+            command.loader.library_path().to_vec(),
         )
     };
     let there = (tree.path("other/libmpi.so.40"), vec![tree.path("other")]);

@@ -113,10 +113,7 @@ pub(crate) struct AllocationTable {
 }
 
 pub(super) fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
-    AllocationFailure {
-        kind,
-        text: text.to_string(),
-    }
+    AllocationFailure::new(kind, text.to_string())
 }
 
 impl AllocationTable {

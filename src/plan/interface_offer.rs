@@ -33,7 +33,7 @@ fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
         why,
         without_pmix: None,
     };
-    let reason = OfferReason::Asked(choice);
+    let reason = OfferReason::UserChoice(choice);
     match choice {
         InterfaceChoice::Pmi1 | InterfaceChoice::Pmi2 => offer(true, false, reason),
         InterfaceChoice::Pmix => offer(false, true, reason),
@@ -65,7 +65,7 @@ fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
 fn for_restarts(spec: &JobSpec, apps: &[AppStart]) -> Result<InterfaceOffer, RestartError> {
     let choice = spec.interface.pmi;
     if matches!(choice, InterfaceChoice::Pmix | InterfaceChoice::All) {
-        return Err(RestartError::Asked(choice));
+        return Err(RestartError::UserChoice(choice));
     }
     if let Some(app) = apps
         .iter()
@@ -87,7 +87,7 @@ pub(super) enum RestartError {
     #[error(
         "--restartable does not support --pmi {0}: libpmix accepts no second process for a rank; use pmi1 or pmi2"
     )]
-    Asked(InterfaceChoice),
+    UserChoice(InterfaceChoice),
     #[error(
         "--restartable: {} uses PMIx, and libpmix accepts no second process for a rank; use programs with PMI-1 or PMI-2",
         .0.display()

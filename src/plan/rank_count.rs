@@ -31,7 +31,7 @@ pub(super) fn sizes(
     let default = || match (apps.len(), layout.ppn) {
         (1, _) if listed > 0 => (
             u32::try_from(listed).unwrap_or(u32::MAX),
-            CountReason::Given,
+            CountReason::UserChoice,
         ),
         (1, Some(ppn)) => {
             let nodes = launch.nodes.iter().filter(|node| node.slots != Some(0));
@@ -46,7 +46,7 @@ pub(super) fn sizes(
     };
     apps.iter()
         .map(|app| {
-            let from_option = |count| (count, CountReason::Given);
+            let from_option = |count| (count, CountReason::UserChoice);
             let default = || by_parts.unwrap_or_else(default);
             app.count.map_or_else(default, from_option)
         })

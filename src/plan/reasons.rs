@@ -9,11 +9,13 @@ use crate::inspect::libpmix::{LibpmixChoice, LibpmixRejection, LibpmixSource, Re
 use crate::inspect::{DetectionReason, DetectionResult, FoundLibrary, LibraryFamily, OpaqueReason};
 use wireup_core::job::spec::InterfaceChoice;
 use wireup_core::topology::ObjectType;
+use wireup_core::wording::counted;
 
 /// Reason for an application's number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CountReason {
-    Given,
+    /// The user requested this number of ranks.
+    UserChoice,
     /// The user requested a number of ranks on every node.
     PerNode {
         /// Number of ranks on each node.
@@ -52,7 +54,7 @@ pub struct InterfaceOffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OfferReason {
     /// The user chose the interfaces.
-    Asked(InterfaceChoice),
+    UserChoice(InterfaceChoice),
     /// A program needs PMIx, and no program needs another interface.
     Pmix(usize),
     /// A program needs PMI, and no program needs another interface.
@@ -82,9 +84,9 @@ impl InterfaceOffer {
 impl fmt::Display for CountReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Given => f.write_str("as given (-n)"),
+            Self::UserChoice => f.write_str("as given (-n)"),
             Self::PerNode { ppn, nodes } => {
-                write!(f, "--ppn {ppn} on {nodes} node{}", plural(*nodes))
+                write!(f, "--ppn {ppn} on {}", counted(*nodes, "node"))
             }
             Self::Parts { each, parts, level } => {
                 write!(
@@ -115,7 +117,7 @@ impl fmt::Display for CountReason {
 impl fmt::Display for OfferReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked(choice) => write!(f, "--pmi {choice}"),
+            Self::UserChoice(choice) => write!(f, "--pmi {choice}"),
             Self::Pmix(app) => write!(f, "program {} needs PMIx", app + 1),
             Self::Pmi(app) => write!(f, "program {} needs PMI", app + 1),
             Self::Both(pmix, pmi) => write!(
@@ -255,9 +257,4 @@ impl fmt::Display for RejectedLibpmix {
             LibpmixRejection::OtherMachine(machine) => write!(f, "it is for {machine}"),
         }
     }
-}
-
-/// Ending of a noun after a number.
-pub(crate) fn plural(count: u32) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }

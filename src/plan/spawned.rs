@@ -238,7 +238,7 @@ impl<'a> SpawnPlanner<'a> {
         for ((app, wishes, _), size) in app_requests.iter().zip(sizes) {
             let request = self.app_request(app, wishes, size, container.as_ref())?;
             app_plans.push(AppPlan {
-                count: CountReason::Given,
+                count: CountReason::UserChoice,
                 variables: self.selected_variables(base, &request, container.as_ref())?,
             });
             requests.push(request);

@@ -12,7 +12,6 @@ use std::time::SystemTime;
 
 use crate::plan::directory::{self, JobDirectory};
 use crate::plan::rank_plans::{app_exec, host_requests};
-use crate::plan::reasons::plural;
 use crate::plan::staged_files::pack_files;
 use crate::plan::{HostPlan, Variable, environment, rank_env};
 use crate::report::command_line::HIDDEN;
@@ -27,7 +26,7 @@ use wireup_core::node::{CollectivePolicy, HEAD, NodeCore};
 use wireup_core::printable::printable;
 use wireup_core::record::{RankChange, RankLocation, RankState, StatusRecord};
 use wireup_core::shell_words::quoted;
-use wireup_core::wording::without_error_codes;
+use wireup_core::wording::{counted, without_error_codes};
 use wireup_sys::inherited_state::InheritedState;
 
 /// Makes the checks of a launch that go beyond the plan, and prints the plan.
@@ -130,7 +129,6 @@ impl Sheet {
 
 fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, CommandError> {
     let mut sheet = Sheet::default();
-    let size = plan.job.process_map.size();
     let more = if plan.oversubscribed {
         ", oversubscribed"
     } else {
@@ -139,8 +137,8 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
     sheet.add(
         "job",
         &format!(
-            "{size} rank{} on {}{more} ({})",
-            plural(size),
+            "{} on {}{more} ({})",
+            counted(plan.job.process_map.size(), "rank"),
             node_texts::nodes(plan),
             node_texts::slots(plan)
         ),
@@ -169,7 +167,7 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
             command.push(' ');
             command.push_str(&quoted(arg));
         }
-        let ranks = format!("{} rank{}", app.size, plural(app.size));
+        let ranks = counted(app.size, "rank");
         sheet.add(
             &format!("program {}", index + 1),
             &format!("{command} ({ranks})"),

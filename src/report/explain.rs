@@ -1,7 +1,7 @@
 //! Output of `-v` about a plan.
 
 use crate::inspect::sidecar_files;
-use crate::plan::reasons::{CountReason, plural};
+use crate::plan::reasons::CountReason;
 use crate::plan::{AppStart, HostPlan, directory, rank_env};
 use crate::report::{bindings, node_texts};
 use wireup_core::job::ids::Rank;
@@ -98,17 +98,12 @@ pub fn lines(plan: &HostPlan) -> Vec<String> {
 
 fn slots(plan: &HostPlan) -> String {
     if plan.spec.layout.across_hosts() {
-        let more = match (plan.oversubscribed, plan.spec.layout.ppn) {
-            (true, _) => "; some host has more ranks: --oversubscribe allows it",
-            (false, _) => "",
+        let more = match plan.oversubscribed {
+            true => "; some host has more ranks: --oversubscribe allows it",
+            false => "",
         };
-        let unknown = plan
-            .spec
-            .layout
-            .hosts
-            .iter()
-            .any(|host| host.slots.is_none());
-        let counted = match unknown {
+        let mut hosts = plan.spec.layout.hosts.iter();
+        let counted = match hosts.any(|host| host.slots.is_none()) {
             true => "; where they are not given, a host takes as many as it has usable cores",
             false => "",
         };
@@ -116,10 +111,9 @@ fn slots(plan: &HostPlan) -> String {
     }
     let ranks = plan.job.process_map.size();
     if let Some(slots) = plan.spec.layout.slots {
-        return format!("slots: {slots}, as named for this machine; there {}", {
-            let verb = if ranks == 1 { "is" } else { "are" };
-            format!("{verb} {}", counted(ranks, "rank"))
-        });
+        let verb = if ranks == 1 { "is" } else { "are" };
+        let ranks = counted(ranks, "rank");
+        return format!("slots: {slots}, as named for this machine; there {verb} {ranks}");
     }
     let slots = plan.slots.count();
     let comparison = match plan.oversubscribed {
@@ -130,7 +124,7 @@ fn slots(plan: &HostPlan) -> String {
         false if plan.apps.iter().any(|app| app.count == CountReason::Slots) => {
             "all are taken".to_owned()
         }
-        false => format!("enough for {ranks} rank{}", plural(ranks)),
+        false => format!("enough for {}", counted(ranks, "rank")),
     };
     let online = online().map_or_else(String::new, |online| format!(" of {online}"));
     let mask = format!(
@@ -281,10 +275,9 @@ fn program(app: &AppStart) -> String {
 }
 
 fn size(plan: &HostPlan) -> String {
-    let size = plan.job.process_map.size();
     format!(
-        "{size} rank{} on {} ({}); offered: {}",
-        plural(size),
+        "{} on {} ({}); offered: {}",
+        counted(plan.job.process_map.size(), "rank"),
         node_texts::nodes(plan),
         node_texts::slots(plan),
         plan.offer.names()

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::late_fence::{self, PidOf};
+use crate::report::process_names::{pid_text, with_more};
 use crate::start_ranks::RankStartError;
 use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::job_table::KnownRank;
@@ -14,6 +15,7 @@ use wireup_core::job::outcome::{
     EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, FailureCause, PmiState, RankEnd, signal_name,
 };
 use wireup_core::job::shortage;
+use wireup_core::wording::counted;
 use wireup_sys::spawn::{SpawnError, SpawnStage};
 
 mod node_failures;
@@ -61,10 +63,7 @@ pub fn start_failure(
             out_of_descriptors(Errno::MFILE)
         }
         RankStartError::Spawn(SpawnStage::Directory, errno) => {
-            let wdir = app
-                .cwd
-                .as_ref()
-                .map_or_else(String::new, |dir| dir.display().to_string());
+            let wdir = app.cwd.as_deref().unwrap_or(Path::new("")).display();
             format!("cannot enter the working directory {wdir}: {errno}")
         }
         RankStartError::Spawn(SpawnStage::Binding, errno) => format!(
@@ -200,25 +199,18 @@ pub(crate) fn unended(
     if unended.count == 0 {
         return String::new();
     }
-    let mut named: Vec<String> = unended
+    let named = unended
         .named
         .iter()
         .map(|(rank, state)| {
             let host = jobs.host_of(*rank);
-            let pid = pid_of(*rank).map_or_else(String::new, |pid| format!(", pid {pid}"));
+            let pid = pid_text(pid_of(*rank));
             format!("{rank} ({host}{pid}, {})", stage(state))
         })
         .collect();
-    let more = unended.count - named.len();
-    if more > 0 {
-        named.push(format!("{more} more"));
-    }
-    let plural = if unended.count == 1 { "" } else { "s" };
-    format!(
-        "; {} rank{plural} {failed_action}: {}",
-        unended.count,
-        named.join(", ")
-    )
+    let named = with_more(named, unended.count);
+    let ranks = counted(unended.count, "rank");
+    format!("; {ranks} {failed_action}: {named}")
 }
 
 /// Describes the core dump of a rank and its stack; `frames` start with the outermost. Both may come from another host.
@@ -248,7 +240,7 @@ pub fn failure(
         };
         let (plan, local) = jobs.plan_of(known);
         let program = plan.apps[plan.app_of(local)].program.path().display();
-        let pid = pid_of(known).map_or_else(String::new, |pid| format!(", pid {pid}"));
+        let pid = pid_text(pid_of(known));
         format!("{known} ({program}, host {}{pid})", jobs.host_of(known))
     };
     let offer = &jobs.first().offer;

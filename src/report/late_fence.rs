@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::plan::planned_jobs::{Jobs, Plans};
+use crate::report::process_names::{pid_text, with_more};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::missing_ranks::{MissingRankInfo, NAMED_MAX, NodeSample};
@@ -51,9 +52,8 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     if absences.ranks > 0 {
         let named = absences.named.iter().take(NAMED_MAX);
         let named = named.filter_map(|absent| rank(jobs, absent, pid_of));
-        let named = named.collect();
         let (missing, all) = (absences.ranks, late.ranks);
-        let named = listed(named, missing);
+        let named = with_more(named.collect(), missing as usize);
         parts.push(format!(
             "{missing} of {} missing: {named}",
             wording::counted(all, "rank")
@@ -61,7 +61,10 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     }
     let some = |nodes: &NodeSample| {
         let named = nodes.named.iter().take(NAMED_MAX);
-        listed(named.map(|node| host(*node)).collect(), nodes.count)
+        with_more(
+            named.map(|node| host(*node)).collect(),
+            nodes.count as usize,
+        )
     };
     if absences.nodes.count > 0 {
         let count = match absences.nodes.named[..] {
@@ -85,25 +88,13 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     }
 }
 
-fn listed(mut named: Vec<String>, count: u32) -> String {
-    let more = count.saturating_sub(named.len() as u32);
-    if more > 0 {
-        named.push(format!("{more} more"));
-    }
-    named.join(", ")
-}
-
 fn rank(jobs: &Jobs, absent: &MissingRankInfo, pid_of: PidOf<'_>) -> Option<String> {
     let known = jobs.look_up(absent.rank)?;
-    let mut text = format!("{known} ({}", jobs.host_of(known));
-    if let Some(pid) = pid_of(known) {
-        text.push_str(&format!(", pid {pid}"));
-    }
-    text.push_str(", ");
-    text.push_str(&absent.last_request);
-    if let Some(idle) = absent.idle {
-        text.push_str(&format!(" {} ago", time(idle)));
-    }
-    text.push(')');
-    Some(text)
+    let (host, pid) = (jobs.host_of(known), pid_text(pid_of(known)));
+    let idle = absent.idle.map(|idle| format!(" {} ago", time(idle)));
+    let idle = idle.unwrap_or_default();
+    Some(format!(
+        "{known} ({host}{pid}, {}{idle})",
+        absent.last_request
+    ))
 }

@@ -3,51 +3,30 @@
 use std::ffi::OsStr;
 
 use crate::plan::HostPlan;
-use crate::plan::reasons::plural;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::routing_tree::RoutingTree;
 use wireup_core::link::socket;
-
-/// Words for nodes of one kind.
-struct NodeWords {
-    one: &'static str,
-    several: &'static str,
-    /// End of a text about all nodes.
-    everywhere: &'static str,
-}
-
-const HOSTS: NodeWords = NodeWords {
-    one: "host",
-    several: "hosts",
-    everywhere: " on each host",
-};
-
-const NODES_HERE: NodeWords = NodeWords {
-    one: "node",
-    several: "virtual nodes",
-    everywhere: "",
-};
-
-fn words(plan: &HostPlan) -> &'static NodeWords {
-    match plan.spec.layout.across_hosts() {
-        true => &HOSTS,
-        false => &NODES_HERE,
-    }
-}
+use wireup_core::wording::counted;
 
 /// Returns the number and kind of the nodes.
 pub(crate) fn nodes(plan: &HostPlan) -> String {
-    let NodeWords { one, several, .. } = words(plan);
-    match plan.job.process_map.nodes() {
-        1 => format!("1 {one}"),
-        nodes => format!("{nodes} {several}"),
+    match (
+        plan.spec.layout.across_hosts(),
+        plan.job.process_map.nodes(),
+    ) {
+        (true, hosts) => counted(hosts, "host"),
+        (false, 1) => "1 node".to_owned(),
+        (false, nodes) => format!("{nodes} virtual nodes"),
     }
 }
 
 /// Returns the end of a text that holds for all nodes; empty unless these are hosts.
 pub(crate) fn everywhere(plan: &HostPlan) -> &'static str {
-    words(plan).everywhere
+    match plan.spec.layout.across_hosts() {
+        true => " on each host",
+        false => "",
+    }
 }
 
 /// Describes the slots, which limit the number of ranks.
@@ -66,7 +45,7 @@ pub(crate) fn slots(plan: &HostPlan) -> String {
     let group = |(slots, names): &(Option<u32>, Vec<&str>)| {
         let names = compress(names);
         match slots {
-            Some(slots) => format!("{slots} slot{} on {names}", plural(*slots)),
+            Some(slots) => format!("{} on {names}", counted(*slots, "slot")),
             None => format!("slots not given on {names}"),
         }
     };
@@ -80,7 +59,7 @@ pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
         return name.to_owned();
     };
     match slots {
-        Some(slots) => format!("{name} ({address}, {slots} slot{})", plural(*slots)),
+        Some(slots) => format!("{name} ({address}, {})", counted(*slots, "slot")),
         None => format!("{name} ({address})"),
     }
 }
@@ -110,17 +89,16 @@ fn reach(plan: &HostPlan) -> String {
     if nodes <= spread.star_limit || others <= spread.tree_width {
         return format!("a star: {first} contacts the other {others} (--tree-width makes a tree)");
     }
-    let mut levels = 0;
+    let mut levels = 0_u32;
     let mut at = NodeId(others);
     while let Some(above) = tree.parent(at) {
         at = above;
         levels += 1;
     }
     format!(
-        "a tree below {first}: each host contacts at most {} others (--tree-width), {levels} \
-         level{} deep",
+        "a tree below {first}: each host contacts at most {} others (--tree-width), {} deep",
         spread.tree_width,
-        plural(levels)
+        counted(levels, "level")
     )
 }
 

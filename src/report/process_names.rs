@@ -8,6 +8,20 @@ use wireup_core::job::rank_set::RankSet;
 /// Job and rank in that job.
 pub type RankKey = (JobIndex, Rank);
 
+/// Returns the part of a text in brackets that names a pid: `, pid 811`; empty if there is none.
+pub(crate) fn pid_text(pid: Option<i32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(", pid {pid}"))
+}
+
+/// Joins the names of some of `count` things, and counts the others: `n1, n2, 3 more`.
+pub(crate) fn with_more(mut named: Vec<String>, count: usize) -> String {
+    let more = count.saturating_sub(named.len());
+    if more > 0 {
+        named.push(format!("{more} more"));
+    }
+    named.join(", ")
+}
+
 /// Formats processes as text: `ranks 0-2,7`, `rank 1`, `ranks 0-1 of spawned job 2`.
 pub fn listed(names: &[RankKey]) -> String {
     let mut by_job: BTreeMap<JobIndex, Vec<Rank>> = BTreeMap::new();

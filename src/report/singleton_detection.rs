@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inspect::DetectedInterface;
 use crate::plan::reasons::{InterfaceOffer, OfferReason};
+use wireup_core::wording::counted;
 
 /// Result of the inspection of a process that loads an MPI. `None` for unknown facts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -95,7 +96,7 @@ impl MpiProcess {
             false => ("PMI", offer.pmi, "pmi1"),
         };
         if !offered {
-            let is_user_choice = matches!(offer.why, OfferReason::Asked(_));
+            let is_user_choice = matches!(offer.why, OfferReason::UserChoice(_));
             return certain(match (&offer.without_pmix, is_user_choice) {
                 (Some(error), _) if pmix => format!("it needs PMIx, which is not offered: {error}"),
                 (_, true) => format!(
@@ -188,10 +189,6 @@ pub enum ProgramState {
 
 /// Returns the line about the ranks of a program that ran as singletons.
 pub fn warning(program: &str, ranks: u32, why: &SingletonCause, stage: ProgramState) -> String {
-    let who = match ranks {
-        1 => format!("1 rank of {program}"),
-        _ => format!("{ranks} ranks of {program}"),
-    };
     let contacted = match stage {
         ProgramState::Running if ranks == 1 => "has not contacted PMI",
         ProgramState::Running => "have not contacted PMI",
@@ -204,7 +201,8 @@ pub fn warning(program: &str, ranks: u32, why: &SingletonCause, stage: ProgramSt
         (true, ProgramState::Succeeded) => "; each ran alone, as rank 0 of 1:",
         (false, _) => ", although it loads an MPI:",
     };
-    format!("{who} {contacted}{alone} {}", why.text)
+    let ranks = counted(ranks, "rank");
+    format!("{ranks} of {program} {contacted}{alone} {}", why.text)
 }
 
 #[cfg(test)]
@@ -223,7 +221,7 @@ mod tests {
         InterfaceOffer {
             pmi: choice == InterfaceChoice::Pmi1,
             pmix: choice == InterfaceChoice::Pmix,
-            why: OfferReason::Asked(choice),
+            why: OfferReason::UserChoice(choice),
             without_pmix: None,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::process_names::{RankKey, listed};
+use super::process_names::{RankKey, listed, pid_text};
 
 /// Result of the inspection of one process.
 #[derive(Clone, Copy, Debug)]
@@ -30,14 +30,8 @@ pub fn lines(stacks: &[RankStack<'_>]) -> Vec<String> {
 /// Returns the line about a process without a stack.
 pub fn missing_stack(stack: &RankStack<'_>) -> Option<String> {
     let why = stack.found.err()?;
-    let pid = stack
-        .pid
-        .map_or_else(String::new, |pid| format!(", pid {pid}"));
-    Some(format!(
-        "{} ({}{pid}): {why}",
-        listed(&[stack.name]),
-        stack.host
-    ))
+    let (name, pid) = (listed(&[stack.name]), pid_text(stack.pid));
+    Some(format!("{name} ({}{pid}): {why}", stack.host))
 }
 
 /// Ranks that have the same frames up to this one.

@@ -14,7 +14,7 @@ use crate::plan::pattern::{PatternError, PatternFields};
 use crate::start_ranks::OutputPlan;
 use wireup_core::failure::RequestError;
 use wireup_core::job::ids::Rank;
-use wireup_sys::access::{can_be_made, is_program};
+use wireup_sys::access::{creatable, is_program};
 
 /// Files of one rank: for standard output, and for standard error if that is a different file.
 type Files = (PathBuf, Option<PathBuf>);
@@ -83,7 +83,7 @@ pub fn check(plan: &HostPlan) -> Result<(), OutputError> {
     refuse_programs(pattern, &names)?;
     for (out, err) in names {
         for path in std::iter::once(&out).chain(&err) {
-            can_be_made(path).map_err(|errno| not_written(pattern, path, errno))?;
+            creatable(path).map_err(|errno| not_written(pattern, path, errno))?;
         }
     }
     Ok(())

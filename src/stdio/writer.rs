@@ -147,7 +147,7 @@ fn drain(shared: &WriterState, wake: &OwnedFd) {
     }
 }
 
-/// Writes all bytes.
+/// Writes all bytes, and waits for room in a descriptor that is full.
 ///
 /// # Errors
 /// The system's error; `EPIPE` when the reader has closed it.

@@ -96,14 +96,14 @@ pub fn writable(path: &Path) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As [`writable`].
-pub fn can_be_made(path: &Path) -> Result<(), Errno> {
+pub fn creatable(path: &Path) -> Result<(), Errno> {
     match writable(path) {
         Err(Errno::NOENT) => {}
         result => return result,
     }
     let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     match directory {
-        Some(directory) => can_be_made(directory),
+        Some(directory) => creatable(directory),
         None => Err(Errno::NOENT),
     }
 }
@@ -166,9 +166,9 @@ mod tests {
         assert_eq!(writable(dir.path()), Err(Errno::ISDIR));
         let below = dir.path().join("no/such/file");
         assert_eq!(writable(&below), Err(Errno::NOENT));
-        assert_eq!(can_be_made(&below), Ok(()));
+        assert_eq!(creatable(&below), Ok(()));
         assert!(!dir.path().join("no").exists());
-        assert_eq!(can_be_made(&file.join("no/file")), Err(Errno::NOTDIR));
+        assert_eq!(creatable(&file.join("no/file")), Err(Errno::NOTDIR));
         assert_eq!(writable(&file.join("file")), Err(Errno::NOTDIR));
     }
 }

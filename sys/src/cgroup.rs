@@ -199,7 +199,7 @@ pub fn remove(group: &Path) -> bool {
 }
 
 /// Returns the groups directly below a group whose names have [`PREFIX`].
-pub fn made_in(group: &Path) -> Vec<PathBuf> {
+pub fn groups_in(group: &Path) -> Vec<PathBuf> {
     let ours = |path: &PathBuf| {
         let name = path.file_name().map(OsStr::as_encoded_bytes);
         name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))

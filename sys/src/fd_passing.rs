@@ -114,9 +114,9 @@ mod tests {
         assert_eq!((&body[..], descriptors.len()), (&b"first"[..], 0));
         let (body, mut descriptors) = receive(&other).unwrap().unwrap();
         assert!(body == long);
-        let mut given = UnixStream::from(descriptors.remove(0));
+        let mut received = UnixStream::from(descriptors.remove(0));
         assert!(descriptors.is_empty());
-        given.write_all(b"here").unwrap();
+        received.write_all(b"here").unwrap();
         let mut text = [0; 4];
         ours.read_exact(&mut text).unwrap();
         assert_eq!(&text, b"here");

@@ -14,8 +14,8 @@ pub fn socket(number: RawFd) -> rustix::io::Result<OwnedFd> {
         return Err(rustix::io::Errno::BADF);
     }
     // SAFETY: borrowed for this call only, and the number is not -1; a descriptor that is not open is an error of it.
-    let given = unsafe { BorrowedFd::borrow_raw(number) };
-    let socket = fcntl_dupfd_cloexec(given, 0)?;
+    let inherited = unsafe { BorrowedFd::borrow_raw(number) };
+    let socket = fcntl_dupfd_cloexec(inherited, 0)?;
     fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
     Ok(socket)
 }
@@ -29,8 +29,8 @@ pub fn take(number: RawFd) -> rustix::io::Result<OwnedFd> {
         return Err(rustix::io::Errno::BADF);
     }
     // SAFETY: borrowed for this call only, and the number is not -1; a descriptor that is not open is an error of it.
-    let given = unsafe { BorrowedFd::borrow_raw(number) };
-    fcntl_setfd(given, FdFlags::CLOEXEC)?;
+    let inherited = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_setfd(inherited, FdFlags::CLOEXEC)?;
     // SAFETY: it is open, and the caller guarantees that it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -90,9 +90,9 @@ mod tests {
                     together.wait();
                     place(root.path(), Path::new(&path)).map(drop)
                 };
-                let made: Vec<_> = (0..CONTAINERS).map(|_| scope.spawn(make)).collect();
-                for made in made {
-                    made.join().unwrap().unwrap();
+                let threads: Vec<_> = (0..CONTAINERS).map(|_| scope.spawn(make)).collect();
+                for threads in threads {
+                    thread.join().unwrap().unwrap();
                 }
             });
         }

@@ -100,8 +100,8 @@ fn answer(bytes: &[u8], own: SocketAddr, other: SocketAddr) -> io::Result<(u32, 
     }
     // Four bytes with the state of the socket precede its ports.
     let ports = word(HEADER + 4)?;
-    let wanted = [own.port().to_be_bytes(), other.port().to_be_bytes()].concat();
-    if ports[..] != wanted[..] {
+    let own_ports = [own.port().to_be_bytes(), other.port().to_be_bytes()].concat();
+    if ports[..] != own_ports[..] {
         return Err(io::ErrorKind::NotFound.into());
     }
     let uid = u32::from_ne_bytes(word(HEADER + ANSWER - 8)?);

@@ -35,9 +35,9 @@ fn agent_replaces_killed_agent_but_not_running_one() {
     cluster.kill_agent(0);
     cluster.start_agent(0);
     let second = cluster.agent_command(0).output().unwrap();
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(!second.status.success(), "{said}");
-    assert!(said.contains("perhaps another agent"), "{said}");
+    let stderr = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success(), "{stderr}");
+    assert!(stderr.contains("perhaps another agent"), "{stderr}");
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn ps_shows_status_of_nodes_and_reason_for_missing_ones() {
     cluster.kill_agent(2);
     let hosts = cluster.names(3);
     let wireup = cluster.wireup().to_str().unwrap();
-    let asked = [wireup, "ps", "--nodes", "--hosts", &hosts];
-    let outcome = cluster.command(0, asked).run().expect(1);
+    let command = [wireup, "ps", "--nodes", "--hosts", &hosts];
+    let outcome = cluster.command(0, command).run().expect(1);
     let table = outcome.out();
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 4, "{table}");

@@ -121,15 +121,15 @@ fn launch_releases_whole_hosts_and_allocates_them_again() {
         ],
         |outcome| {
             let full = Status::ERR_OUT_OF_RESOURCE;
-            let given = |text: &str| (Status::SUCCESS, text.to_owned());
+            let granted = |text: &str| (Status::SUCCESS, text.to_owned());
             let expected = [
-                given("nodes=1 list=node03 slots=2 each=2"),
+                granted("nodes=1 list=node03 slots=2 each=2"),
                 (Status::ERR_JOB_INSUFFICIENT_RESOURCES, String::new()),
                 (full, String::new()),
-                given("nodes=1 list=node03 slots=1 each=1"),
-                given("nodes=1 list=node03 slots=1 each=1"),
+                granted("nodes=1 list=node03 slots=1 each=1"),
+                granted("nodes=1 list=node03 slots=1 each=1"),
                 (Status::ERR_NOT_FOUND, String::new()),
-                given("id=a1 nodes=2 list=node02,node03 slots=4 each=2,2"),
+                granted("id=a1 nodes=2 list=node02,node03 slots=4 each=2,2"),
                 (full, String::new()),
             ];
             assert_eq!(answers(outcome), expected);

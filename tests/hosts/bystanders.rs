@@ -31,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Observations of bystanders, see [`during`].
 #[derive(Debug)]
 #[must_use = "call undisturbed()"]
-pub(crate) struct Seen {
+pub(crate) struct BystanderObservations {
     /// Duration of each new launch, or its failure.
     launches: Vec<Result<Duration, Outcome>>,
     /// The running jobs, which were ordered to end: the name that their ranks print, and their end.
@@ -55,7 +55,7 @@ pub(crate) struct Limits {
 ///
 /// What the attack starts must have ended when it returns: nothing may be left on the hosts then.
 #[track_caller]
-pub(crate) fn during(cluster: &Cluster, attack: impl FnOnce()) -> Option<Seen> {
+pub(crate) fn during(cluster: &Cluster, attack: impl FnOnce()) -> Option<BystanderObservations> {
     let pmix = pmix("pmix4")?;
     let copy = |path: &Path| cluster.copy(path).to_str().unwrap().to_owned();
     let steady = [
@@ -95,7 +95,7 @@ pub(crate) fn during(cluster: &Cluster, attack: impl FnOnce()) -> Option<Seen> {
         drop(job.stdin());
         ended.push((name, job.finish()));
     }
-    Some(Seen {
+    Some(BystanderObservations {
         launches: launches.into_iter().flatten().collect(),
         jobs: ended,
         memory,
@@ -127,7 +127,7 @@ fn one_after_the_other(new: impl Fn() -> Run, over: &AtomicBool) -> Vec<Result<D
     all
 }
 
-impl Seen {
+impl BystanderObservations {
     /// Fails unless the running jobs went on and ended well, every new launch worked within its limit, and
     /// no agent took more memory than that.
     #[track_caller]
@@ -181,8 +181,8 @@ fn competing_users_do_not_disturb_each_other() {
             assert_eq!(outcome.out(), "54323\n".repeat(3));
         }
     };
-    if let Some(seen) = during(&cluster, rival) {
-        seen.undisturbed(Limits {
+    if let Some(observed) = during(&cluster, rival) {
+        observed.undisturbed(Limits {
             launch: Duration::from_secs(60),
             memory: 128,
         });

@@ -34,7 +34,7 @@ fn debugger_finds_and_attaches_to_ranks_of_both_hosts() {
     let outcome = led.deadline(PATIENCE).run().expect(0);
     let text = outcome.out();
     let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("process=")).collect();
-    let seen: Vec<_> = lines
+    let reported: Vec<_> = lines
         .iter()
         .map(|line| {
             (
@@ -51,7 +51,7 @@ fn debugger_finds_and_attaches_to_ranks_of_both_hosts() {
         (1, second, elsewhere),
         (2, second, elsewhere),
     ];
-    assert_eq!(seen, expected, "{outcome:?}");
+    assert_eq!(reported, expected, "{outcome:?}");
     assert_eq!(text.matches("began").count(), 3, "{outcome:?}");
     assert!(text.contains("launcher exited with 0\n"), "{outcome:?}");
 

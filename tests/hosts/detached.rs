@@ -134,8 +134,8 @@ fn detached_job_continues_on_all_hosts_after_command_is_killed() {
     let run = cluster.run(0, ["--detach=on-loss"]).more(TWO);
     let front = run.more(["sh", "-c", script]).stdin_held().start();
     front.wait_for_many(Output::Stdout, "ready", 4);
-    let said = front.wait_for(Output::Stderr, "comes back to it");
-    let mut words = said.split_whitespace();
+    let notice = front.wait_for(Output::Stderr, "comes back to it");
+    let mut words = notice.split_whitespace();
     let job = words.find(|word| word.starts_with("wireup-")).unwrap();
     front.signal(Signal::KILL);
     let waiting = command(&cluster, ["wait", job]).start();

@@ -134,19 +134,19 @@ fn network_faults_are_found_between_affected_hosts() {
         for (options, count) in [(&[][..], 1), (&["-x", "FI_TCP_IFACE=eth0"][..], 0)] {
             let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2"]);
             let run = run.more(options).more([mpi.program("exitcode")]);
-            let said = run.more(["1", "finalized", "3"]).run().expect(3).err();
-            let lines = said.lines().filter(|line| line.contains(shared));
-            assert_eq!(lines.count(), count, "{options:?}: {said}");
+            let stderr = run.more(["1", "finalized", "3"]).run().expect(3).err();
+            let lines = stderr.lines().filter(|line| line.contains(shared));
+            assert_eq!(lines.count(), count, "{options:?}: {stderr}");
         }
         // Ranks that poll until the timeout are named by no line before.
         let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2", "--timeout", "5"]);
         let run = run.more([mpi.program("hang_recv")]).more(["1"]);
-        let said = run.run().expect(124).err();
-        let lines = said.lines().filter(|line| line.contains(shared));
-        assert_eq!(lines.count(), 1, "{said}");
+        let stderr = run.run().expect(124).err();
+        let lines = stderr.lines().filter(|line| line.contains(shared));
+        assert_eq!(lines.count(), 1, "{stderr}");
         let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2"]);
-        let said = run.more([mpi.program("hello")]).run().expect(0).err();
-        assert!(!said.contains(shared), "{said}");
+        let stderr = run.more([mpi.program("hello")]).run().expect(0).err();
+        assert!(!stderr.contains(shared), "{stderr}");
     }
     for host in [1, 2] {
         on(

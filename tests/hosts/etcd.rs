@@ -119,7 +119,7 @@ fn run(cluster: &Cluster, host: usize, words: &[&str]) -> Run {
 }
 
 /// Returns the output of etcdctl, connected to the first member.
-fn asked(cluster: &Cluster, words: &[&str]) -> String {
+fn etcdctl(cluster: &Cluster, words: &[&str]) -> String {
     let client = [CLIENT, "--command-timeout=60s"];
     let command = cluster.command(0, client.iter().chain(words));
     let command = command
@@ -130,7 +130,7 @@ fn asked(cluster: &Cluster, words: &[&str]) -> String {
 
 /// The hosts that are registered now.
 fn registered(cluster: &Cluster) -> Vec<String> {
-    let keys = asked(
+    let keys = etcdctl(
         cluster,
         &["get", "--prefix", "/wireup/hosts/", "--keys-only"],
     );
@@ -352,13 +352,13 @@ fn timed_out_registration_is_made_once_and_ends_with_agent() {
         // No lease of an earlier attempt takes the key with it.
         past(LEASE);
         assert_eq!(registered(&cluster), ["node02"]);
-        let leases = asked(&cluster, &["lease", "list"]);
+        let leases = etcdctl(&cluster, &["lease", "list"]);
         assert!(leases.starts_with("found 1 leases"), "{leases}");
 
         cluster.agent(1).signal(Signal::TERM);
         assert!(cluster.agent_ended(1).success());
         assert_eq!(registered(&cluster), [""; 0]);
-        let leases = asked(&cluster, &["lease", "list"]);
+        let leases = etcdctl(&cluster, &["lease", "list"]);
         assert!(leases.starts_with("found 0 leases"), "{leases}");
     }
     // One that is cut off goes, and comes again.
@@ -432,11 +432,11 @@ fn etcd_settings_file_configures_tls_and_users() {
         etcdctl user grant-role wireup hosts
         etcdctl user add other:secret
         etcdctl auth enable";
-    let mut made = cluster.command(0, ["sh", "-c", script]);
+    let mut command = cluster.command(0, ["sh", "-c", script]);
     for (name, value) in &variables {
-        made = made.env(name, value);
+        command = command.env(name, value);
     }
-    made.run().expect(0);
+    command.run().expect(0);
     let config = config.to_str().unwrap();
     for host in 0..3 {
         cluster.start_agent_with(

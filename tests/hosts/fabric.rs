@@ -298,8 +298,8 @@ fn fabric_manager_is_verified_by_its_tls_authority() {
     make_authority(&dir, "ca");
     make_authority(&dir, "other");
     let own = cluster.host(2).ipv4().to_string();
-    let given = |name: &str| format!("--fabric-ca={}", dir.join(name).display());
-    let ca = given("ca.pem");
+    let ca_option = |name: &str| format!("--fabric-ca={}", dir.join(name).display());
+    let ca = ca_option("ca.pem");
     let refuse = |manager: &Manager, options: &[&str], needed: &[&str]| {
         let run = run(&cluster, manager, &FOUR).more(options).more(["true"]);
         let refused = run.run().expect(125);
@@ -318,9 +318,9 @@ fn fabric_manager_is_verified_by_its_tls_authority() {
         &[],
         &["--fabric", unknown, "cacert = \"FILE\" in fabric.toml"],
     );
-    let other = given("other.pem");
+    let other = ca_option("other.pem");
     refuse(&manager, &[&other], &[unknown, "manager/other.pem"]);
-    let gone = given("gone.pem");
+    let gone = ca_option("gone.pem");
     refuse(
         &manager,
         &[&gone],
@@ -332,8 +332,8 @@ fn fabric_manager_is_verified_by_its_tls_authority() {
     manager.address = secure(&manager, &own, 0);
     // To the second, and the file is as old as it at most.
     eventually("it has expired", || {
-        let made = fs::metadata(dir.join("cert.pem")).unwrap().modified();
-        let age = made.unwrap().elapsed().unwrap_or_default();
+        let created_at = fs::metadata(dir.join("cert.pem")).unwrap().modified();
+        let age = created_at.unwrap().elapsed().unwrap_or_default();
         (age > Duration::from_secs(2)).then_some(())
     });
     refuse(&manager, &[&ca], &["its certificate expired"]);
@@ -384,13 +384,13 @@ fn missing_fabric_device_names_host_and_revokes_service() {
     refused.expect_one_line(&words);
     assert_eq!(manager.services(), 0);
     // On one machine nothing is asked for.
-    let asked = manager.list("log").len();
+    let request_count = manager.list("log").len();
     let alone = cluster.run(1, [&*manager.option(), "-n", "2", "true"]);
     alone
         .run()
         .expect(125)
         .expect_one_line(&["no Slingshot device"]);
-    assert_eq!(manager.list("log").len(), asked);
+    assert_eq!(manager.list("log").len(), request_count);
 }
 
 #[test]
@@ -533,11 +533,11 @@ fn fabric_grant_comes_from_site_command_or_environment() {
         "echo $SLINGSHOT_VNIS $SLINGSHOT_DEVICES $SLINGSHOT_SVC_IDS $FI_PROVIDER",
     ];
     let provider = ["--fabric=cxi", "-x", "FI_PROVIDER=tcp"];
-    let given = cluster.run(0, provider).more(FOUR).more(show);
-    let given = given
+    let run = cluster.run(0, provider).more(FOUR).more(show);
+    let run = run
         .env("SLINGSHOT_VNIS", "12,13")
         .env("SLINGSHOT_SVC_IDS", "4");
-    let outcome = given.run().expect_quiet_success();
+    let outcome = run.run().expect_quiet_success();
     assert_eq!(outcome.out(), "12,13 cxi0,cxi1 4,4 tcp\n".repeat(4));
     let none = cluster.run(0, ["--fabric=cxi", "true"]).run().expect(125);
     none.expect_one_line(&["--fabric", "SLINGSHOT_VNIS is not set"]);

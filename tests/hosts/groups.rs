@@ -63,7 +63,7 @@ fn death_events_reach_members_on_all_hosts() {
             ] {
                 let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
                 let lines = outcome.expect(137).sorted_lines();
-                let events: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
+                let events: Vec<&str> = lines.iter().map(|line| received_events(line)).collect();
                 assert_eq!(events, expected, "{mode}");
             }
         }
@@ -71,7 +71,7 @@ fn death_events_reach_members_on_all_hosts() {
 }
 
 /// Returns the events that a rank had received at its end.
-fn heard(line: &str) -> &str {
+fn received_events(line: &str) -> &str {
     field(line, "heard").unwrap()
 }
 
@@ -92,7 +92,7 @@ fn members_leave_and_die_on_several_hosts() {
         ] {
             let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
             let lines = outcome.expect(code).sorted_lines();
-            let events: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
+            let events: Vec<&str> = lines.iter().map(|line| received_events(line)).collect();
             assert_eq!(events, expected, "{mode}");
         }
     }
@@ -115,8 +115,8 @@ fn parents_and_their_children_make_groups_on_several_hosts() {
         assert_eq!(run("make").expect(0).sorted_lines().len(), 4);
         let outcome = run("notify");
         let lines = outcome.sorted_lines();
-        let heard: Vec<_> = lines.iter().map(|line| field(line, "heard")).collect();
-        assert_eq!(heard, [Some("child1"); 3], "{outcome:?}");
+        let events: Vec<_> = lines.iter().map(|line| field(line, "heard")).collect();
+        assert_eq!(events, [Some("child1"); 3], "{outcome:?}");
     }
 }
 

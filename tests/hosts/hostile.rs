@@ -54,8 +54,8 @@ fn garbage_for_pmi_server_of_any_host_is_survived() {
             assert_ne!(outcome.code, 0, "{outcome:?}");
         }
     };
-    if let Some(seen) = during(&cluster, attack) {
-        seen.undisturbed(LIMITS);
+    if let Some(observed) = during(&cluster, attack) {
+        observed.undisturbed(LIMITS);
     }
 }
 
@@ -78,8 +78,8 @@ fn floods_of_output_on_every_host() {
         drop(pipe);
         end(held);
     };
-    if let Some(seen) = during(&cluster, attack) {
-        seen.undisturbed(LIMITS);
+    if let Some(observed) = during(&cluster, attack) {
+        observed.undisturbed(LIMITS);
     }
 }
 
@@ -99,8 +99,8 @@ fn fork_bombs_end_with_their_job() {
         });
         end(running);
     };
-    if let Some(seen) = during(&cluster, attack) {
-        seen.undisturbed(LIMITS);
+    if let Some(observed) = during(&cluster, attack) {
+        observed.undisturbed(LIMITS);
     }
 }
 
@@ -171,7 +171,7 @@ int main(void)
         let outcome = of(MALLORY, run).run().expect(3);
         assert_eq!(outcome.out().matches("held some").count(), 3, "{outcome:?}");
     };
-    if let Some(seen) = during(&cluster, attack) {
-        seen.undisturbed(LIMITS);
+    if let Some(observed) = during(&cluster, attack) {
+        observed.undisturbed(LIMITS);
     }
 }

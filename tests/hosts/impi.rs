@@ -18,8 +18,8 @@ pub(crate) fn server_for(cluster: &Cluster, host: usize, clients: &str) -> (Runn
     let words = [wireup, "impi", "server", clients, "--address", &address];
     let server = cluster.command(host, words).env("IMPI_AUTH_KEY", "5678");
     let server = server.start();
-    let said = server.wait_for(Output::Stdout, "\n");
-    (server, said.trim_end().to_owned())
+    let address = server.wait_for(Output::Stdout, "\n");
+    (server, address.trim_end().to_owned())
 }
 
 /// `wireup run` on a host as client `number`, with these hosts.

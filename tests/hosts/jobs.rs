@@ -35,9 +35,9 @@ fn three(cluster: &Cluster, from: usize, options: &[&str], program: [&str; 3]) -
     running
 }
 
-/// The jobs a user sees on a host.
+/// Returns the jobs that `wireup ps` shows to a user on a host.
 #[track_caller]
-fn seen_by(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<Value> {
+fn visible_jobs(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<Value> {
     let ps = wireup(cluster, host, &["ps", "--json"]).more(options);
     let outcome = of(user, ps).run().expect_quiet_success();
     let Value::Array(jobs) = serde_json::from_str(&outcome.out()).unwrap() else {
@@ -51,7 +51,7 @@ fn seen_by(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<V
 fn job(cluster: &Cluster, host: usize, state: &str) -> Value {
     eventually(state, || {
         // A step that knows no job yet is listed by itself.
-        let mut jobs = seen_by(ALICE, cluster, host, &[]);
+        let mut jobs = visible_jobs(ALICE, cluster, host, &[]);
         let job = jobs.pop().filter(|job| job["state"] == state)?;
         jobs.is_empty().then_some(job)
     })
@@ -59,10 +59,10 @@ fn job(cluster: &Cluster, host: usize, state: &str) -> Value {
 
 /// Runs Alice's `wireup kill` on a host and checks its output.
 #[track_caller]
-fn kill(cluster: &Cluster, host: usize, words: &[&str], code: i32, said: &[&str]) -> Outcome {
+fn kill(cluster: &Cluster, host: usize, words: &[&str], code: i32, texts: &[&str]) -> Outcome {
     let run = wireup(cluster, host, &["kill"]).more(words);
     let outcome = of(ALICE, run).run().expect(code);
-    outcome.expect_one_line(said);
+    outcome.expect_one_line(texts);
     outcome
 }
 
@@ -110,14 +110,20 @@ fn each_host_shows_its_node_to_user_and_root() {
         assert_eq!(job["nodes"], json!([expected["host"]]), "{job}");
         // By the pid of what leads it here, too.
         let step = job["part"]["nodes"][0]["pid"].to_string();
-        assert_eq!(seen_by(ALICE, &cluster, host, &[&step])[0]["job"], name);
+        assert_eq!(
+            visible_jobs(ALICE, &cluster, host, &[&step])[0]["job"],
+            name
+        );
 
-        assert_eq!(seen_by(BOB, &cluster, host, &[]), [] as [Value; 0]);
-        assert_eq!(seen_by(0, &cluster, host, &[]), [] as [Value; 0]);
-        let roots = seen_by(0, &cluster, host, &["--all-users"]);
+        assert_eq!(visible_jobs(BOB, &cluster, host, &[]), [] as [Value; 0]);
+        assert_eq!(visible_jobs(0, &cluster, host, &[]), [] as [Value; 0]);
+        let roots = visible_jobs(0, &cluster, host, &["--all-users"]);
         assert_eq!((roots.len(), &roots[0]["part"]), (1, &job["part"]));
     }
-    assert_eq!(seen_by(0, &cluster, 2, &["--all-users"]), [] as [Value; 0]);
+    assert_eq!(
+        visible_jobs(0, &cluster, 2, &["--all-users"]),
+        [] as [Value; 0]
+    );
 
     let table = |host, user, options: &[&str]| {
         let ps = wireup(&cluster, host, &["ps"]).more(options);
@@ -140,7 +146,7 @@ fn each_host_shows_its_node_to_user_and_root() {
     // From a host that has no part.
     let all = ["--hosts", "node01,node02,node03"];
     for (user, options) in [(ALICE, &all[..]), (0, &[all[0], all[1], "--all-users"])] {
-        let jobs = seen_by(user, &cluster, 2, options);
+        let jobs = visible_jobs(user, &cluster, 2, options);
         let parts = jobs.iter();
         let parts = parts.map(|job| json!([job["on"], job["job"], job["part"]["launcher"]]));
         let expected = [
@@ -149,7 +155,7 @@ fn each_host_shows_its_node_to_user_and_root() {
         ];
         assert_eq!(parts.collect::<Vec<_>>(), expected);
     }
-    assert_eq!(seen_by(BOB, &cluster, 2, &all), [] as [Value; 0]);
+    assert_eq!(visible_jobs(BOB, &cluster, 2, &all), [] as [Value; 0]);
     let across = table(2, ALICE, &all);
     assert!(across.starts_with("HOST "), "{across}");
     for (host, ranks) in [("node01", "1/1 of 3"), ("node02", "2/2 of 3")] {
@@ -230,7 +236,7 @@ fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    for (host, said) in [
+    for (host, action) in [
         (0, "sent to its launcher"),
         (1, "sent to its step here (node02)"),
     ] {
@@ -239,7 +245,7 @@ fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
         let hosts = ["--hosts", "node01,node02,node03", "-n", "3"];
         let running = of(ALICE, cluster.run(0, hosts).more(STAY)).start();
         let name = eventually("the step of the second host", || {
-            let jobs = seen_by(ALICE, &cluster, 1, &[]);
+            let jobs = visible_jobs(ALICE, &cluster, 1, &[]);
             let job = jobs.first().filter(|job| job["job"].is_string())?;
             assert_eq!((&job["state"], alive(job)), (&json!("starting"), vec![]));
             assert_eq!(nodes(job)[0]["ranks"], json!([1]), "{job}");
@@ -255,7 +261,7 @@ fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
             host,
             &[name.as_str().unwrap()],
             0,
-            &[said, "; ended"],
+            &[action, "; ended"],
         );
         cluster.host(2).resume().unwrap();
         assert_ne!(running.finish().code, 0);
@@ -282,9 +288,9 @@ fn signal_to_step_ends_job_on_all_hosts() {
         ]
         .map(str::to_owned);
         let words = words.each_ref().map(String::as_str);
-        let said =
+        let line =
             "SIGTERM sent to its step here (node02), which ends it on all its hosts; ended here";
-        kill(&cluster, 1, &words, 0, &[said]);
+        kill(&cluster, 1, &words, 0, &[line]);
         let outcome = running.finish();
         assert_ne!(outcome.code, 0, "{outcome:?}");
         let err = outcome.err();
@@ -303,8 +309,8 @@ fn killed_job_ends_on_all_hosts_without_grace_time() {
     // With ranks on the launcher's host, and without.
     for from in [0, 2] {
         let running = three(&cluster, from, &["--grace", "1000"], STUBBORN);
-        let said = "its launcher kills it on all hosts; ended after";
-        kill(&cluster, from, &["-s", "KILL", "--all"], 0, &[said]);
+        let line = "its launcher kills it on all hosts; ended after";
+        kill(&cluster, from, &["-s", "KILL", "--all"], 0, &[line]);
         running.finish().expect(143);
     }
 }
@@ -325,17 +331,20 @@ fn ranks_are_signalled_on_their_host() {
 
     kill(&cluster, 1, &some("2"), 0, &["SIGUSR1 sent to rank 2"]);
     running.wait_for(Output::Stdout, "rank 2 heard");
-    let said = "SIGUSR1 sent to rank 1; rank 0 is on node01: signal them there";
-    kill(&cluster, 1, &some("1,0"), 1, &[said]);
+    let line = "SIGUSR1 sent to rank 1; rank 0 is on node01: signal them there";
+    kill(&cluster, 1, &some("1,0"), 1, &[line]);
     running.wait_for(Output::Stdout, "rank 1 heard");
-    let said = "ranks 1, 2 are on node02: signal them there";
-    kill(&cluster, 0, &some("1,2"), 1, &[said]);
+    let line = "ranks 1, 2 are on node02: signal them there";
+    kill(&cluster, 0, &some("1,2"), 1, &[line]);
     kill(&cluster, 2, &some("0"), 1, &["rank 0 is on node01"]);
     kill(&cluster, 1, &some("1,3"), 1, &["no rank 3 runs"]);
-    let heard = |output: &str| {
+    let signal_counts = |output: &str| {
         ["0", "1", "2"].map(|rank| output.matches(&format!("rank {rank} heard")).count())
     };
-    assert_eq!(heard(&running.wait_for(Output::Stdout, "heard")), [0, 1, 1]);
+    assert_eq!(
+        signal_counts(&running.wait_for(Output::Stdout, "heard")),
+        [0, 1, 1]
+    );
 
     // All of them: through the launcher, or those of a host.
     kill(
@@ -346,11 +355,11 @@ fn ranks_are_signalled_on_their_host() {
         &["SIGUSR1 sent to its launcher"],
     );
     running.wait_for_many(Output::Stdout, "heard", 5);
-    let said = "SIGUSR1 sent to 2 ranks; rank 0 is on node01: signal them there, or all ranks on node03, the host of its \
+    let line = "SIGUSR1 sent to 2 ranks; rank 0 is on node01: signal them there, or all ranks on node03, the host of its \
                 launcher";
-    kill(&cluster, 1, &["-s", "USR1", name], 1, &[said]);
+    kill(&cluster, 1, &["-s", "USR1", name], 1, &[line]);
     let output = running.wait_for_many(Output::Stdout, "heard", 7);
-    assert_eq!(heard(&output), [1, 3, 3]);
+    assert_eq!(signal_counts(&output), [1, 3, 3]);
     kill(
         &cluster,
         2,
@@ -395,9 +404,9 @@ fn step_without_agent_is_found_and_ended() {
         cluster.kill_agent(1);
         let orphaned = job(&cluster, 1, "orphaned");
         assert_eq!(alive(&orphaned), [1, 2]);
-        let said = "SIGTERM sent to its step here (node02), whose agent is gone; ended here";
+        let line = "SIGTERM sent to its step here (node02), whose agent is gone; ended here";
         let name = orphaned["job"].as_str().unwrap();
-        kill(&cluster, 1, &["-s", signal, name], 0, &[said]);
+        kill(&cluster, 1, &["-s", signal, name], 0, &[line]);
         assert_ne!(running.finish().code, 0);
         cluster.start_agent(1);
     }

@@ -36,7 +36,7 @@ fn text(output: &Output) -> String {
 
 /// Returns the output of a command, which must succeed.
 #[track_caller]
-fn said(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     text(&output)
@@ -97,8 +97,8 @@ struct Pods {
     net: String,
     /// The names of the pods that are played.
     names: Vec<String>,
-    /// The controllers that made them: their pods and their service, as `tests/kubernetes/pods.py` shows them.
-    made: Vec<serde_json::Value>,
+    /// The controllers of the pods: their pods and their service, as `tests/kubernetes/pods.py` shows them.
+    controllers: Vec<serde_json::Value>,
     server: Option<Child>,
     /// One network of containers at a time: they share the names of bridges.
     _one: MutexGuard<'static, ()>,
@@ -141,19 +141,19 @@ impl Pods {
         }
         let mut dir = tempfile::Builder::new();
         let dir = dir.prefix("wireup-pods-").tempdir().unwrap();
-        let made = Self {
+        let pods = Self {
             podman: Podman::new(dir.path()),
             dir,
             python,
             net: format!("10.98.{}", std::process::id() % 250),
             names: Vec::new(),
-            made: Vec::new(),
+            controllers: Vec::new(),
             server: None,
             _one: ONE.lock().unwrap_or_else(PoisonError::into_inner),
         };
-        made.make_image(&program("pmi_wireup")?);
-        made.make_authority();
-        let subnet = format!("{}.0/24", made.net);
+        pods.make_image(&program("pmi_wireup")?);
+        pods.make_authority();
+        let subnet = format!("{}.0/24", pods.net);
         let words = [
             "network",
             "create",
@@ -162,8 +162,8 @@ impl Pods {
             &subnet,
             "pods",
         ];
-        said(&mut made.podman(&words));
-        Some(made)
+        output_of(&mut pods.podman(&words));
+        Some(pods)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -204,10 +204,10 @@ impl Pods {
             let from = wireup.with_file_name(name);
             // Debugging information would be copied with each layer.
             let to = context.join(name);
-            said(Command::new("strip").arg("-o").args([&to, &from]));
+            output_of(Command::new("strip").arg("-o").args([&to, &from]));
             programs.push(from);
         }
-        let listed = said(Command::new("ldd").args(&programs));
+        let listed = output_of(Command::new("ldd").args(&programs));
         let words = listed
             .split_whitespace()
             .filter(|word| word.starts_with('/'));
@@ -220,7 +220,7 @@ impl Pods {
         fs::write(root.join("etc/group"), "root:x:0:\n").unwrap();
         let archive = self.path("image.tar");
         let tar = ["--create", "--file"];
-        said(
+        output_of(
             Command::new("tar")
                 .args(tar)
                 .arg(&archive)
@@ -230,7 +230,7 @@ impl Pods {
         );
         let words = ["import", "--quiet", "--change", "ENV PATH=/usr/bin:/bin"];
         let words = [&words[..], &[archive.to_str().unwrap(), BASE]].concat();
-        said(&mut self.podman(&words));
+        output_of(&mut self.podman(&words));
         let file = repository().join("containers/Containerfile");
         let base = format!("BASE={BASE}");
         let words = [
@@ -246,7 +246,7 @@ impl Pods {
             file.to_str().unwrap(),
             context.to_str().unwrap(),
         ];
-        said(&mut self.podman(&words));
+        output_of(&mut self.podman(&words));
         fs::remove_dir_all(context).unwrap();
         fs::remove_dir_all(root).unwrap();
     }
@@ -255,7 +255,7 @@ impl Pods {
     fn make_authority(&self) {
         let dir = self.path("authority");
         let wireup = env!("CARGO_BIN_EXE_wireup");
-        said(
+        output_of(
             Command::new(wireup)
                 .args(["pki", "init", "--dir"])
                 .arg(&dir),
@@ -291,17 +291,17 @@ impl Pods {
             .args([&gateway, "pods.test", &addresses.join(",")]);
         let output = command.args(variables).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
-        let made: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
-        let names = made["pods"].as_array().unwrap().iter();
+        let controller: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        let names = controller["pods"].as_array().unwrap().iter();
         self.names
             .extend(names.map(|pod| pod["name"].as_str().unwrap().to_owned()));
-        self.made.push(made);
+        self.controllers.push(controller);
         let file = self.path("pods.yaml");
         fs::write(&file, output.stdout).unwrap();
         let mut words = vec!["kube", "play", "--network", "pods"];
         words.extend(addresses.iter().flat_map(|address| ["--ip", address]));
         words.push(file.to_str().unwrap());
-        said(&mut self.podman(&words));
+        output_of(&mut self.podman(&words));
     }
 
     fn address(&self, pod: usize) -> String {
@@ -326,16 +326,16 @@ impl Pods {
         command.args(["--pid-file=", "--log-facility=-"]);
         command.arg(format!("--listen-address={}.1", self.net));
         let pods = self
-            .made
+            .controllers
             .iter()
-            .flat_map(|made| made["pods"].as_array().unwrap());
+            .flat_map(|controller| controller["pods"].as_array().unwrap());
         for (index, pod) in pods.enumerate() {
-            for made in &self.made {
-                let mut selector = made["selector"].as_object().unwrap().iter();
+            for controller in &self.controllers {
+                let mut selector = controller["selector"].as_object().unwrap().iter();
                 if !selector.all(|(name, value)| pod["labels"][name] == *value) {
                     continue;
                 }
-                let service = made["service"].as_str().unwrap();
+                let service = controller["service"].as_str().unwrap();
                 let host = match pod["subdomain"] == service {
                     true => name_of(self, index),
                     false => self.dashed(index),
@@ -370,7 +370,7 @@ impl Pods {
 
     /// The exit code of a launcher's pod.
     fn code(&self, pod: usize) -> String {
-        said(&mut self.podman(&["wait", &self.agent(pod)]))
+        output_of(&mut self.podman(&["wait", &self.agent(pod)]))
             .trim()
             .to_owned()
     }
@@ -383,7 +383,7 @@ impl Pods {
         let _ = self.podman(&["pod", "rm", "-fa"]).output();
         let _ = self.podman(&["volume", "rm", "-fa"]).output();
         self.names.clear();
-        self.made.clear();
+        self.controllers.clear();
     }
 }
 
@@ -402,7 +402,7 @@ fn pods_run_launch_and_lost_pod_ends_it() {
         pods.play_as(prefix, INDEXED_JOB, &["SLOTS=2", "PROGRAM=pmi_wireup"]);
     }
     let help = ["exec", &pods.agent(1), "wireup-impi", "--help"];
-    said(&mut pods.podman(&help));
+    output_of(&mut pods.podman(&help));
     // As the probes of the pods.
     let probe = ["exec", &pods.agent(1), "wireup", "ps", "--nodes"];
     eventually("the agent is ready", || {
@@ -410,7 +410,7 @@ fn pods_run_launch_and_lost_pod_ends_it() {
         (output.status.success() && text(&output).contains("ready")).then_some(())
     });
     let status = ["exec", &pods.agent(1), "cat", "/proc/1/status"];
-    let status = said(&mut pods.podman(&status));
+    let status = output_of(&mut pods.podman(&status));
     for line in [
         "Uid:\t1000",
         "CapEff:\t0000000000000000",
@@ -446,7 +446,7 @@ fn pods_run_launch_and_lost_pod_ends_it() {
         let output = pods.podman(&shown).output().unwrap();
         text(&output).contains("sleep 1000").then_some(())
     });
-    said(&mut pods.podman(&["kill", "--signal", "KILL", &pods.agent(2)]));
+    output_of(&mut pods.podman(&["kill", "--signal", "KILL", &pods.agent(2)]));
     let code = pods.code(0);
     let log = pods.log(0);
     assert_ne!(code, "0", "{log}");

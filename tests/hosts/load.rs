@@ -41,12 +41,12 @@ fn says(cluster: &Cluster, user: u32, what: &str) -> Run {
 /// jobs.
 fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
     let mut outcome = None;
-    let seen = during(cluster, || {
+    let observed = during(cluster, || {
         outcome = Some(says(cluster, MALLORY, what).run());
     })?;
     let outcome = outcome.expect("the attack was made").expect(0);
     assert!(outcome.out().ends_with("done\n"), "{outcome:?}");
-    seen.undisturbed(match what {
+    observed.undisturbed(match what {
         // They are refused before memory is taken for what is in them.
         "programs" => Limits {
             memory: 256,
@@ -151,7 +151,7 @@ fn stranger_connections_from_one_address_block_no_others() {
         return;
     };
     let agent = SocketAddr::from((cluster.host(0).ipv4(), 7437));
-    let Some(seen) = during(&cluster, || {
+    let Some(observed) = during(&cluster, || {
         let strange = || {
             let mut silent = Vec::new();
             let end = Instant::now() + Duration::from_secs(10);
@@ -173,7 +173,7 @@ fn stranger_connections_from_one_address_block_no_others() {
     }) else {
         return;
     };
-    seen.undisturbed(LIMITS);
+    observed.undisturbed(LIMITS);
     // Twenty in each minute that it took.
     let refused = lines(&cluster, "refused a connection from");
     assert!((1..=100).contains(&refused), "{refused} lines");

@@ -161,15 +161,15 @@ fn container_with_own_pid_namespace_is_refused() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
-    let said = images.cluster.dir().join("said");
+    let log = images.cluster.dir().join("said");
     let options =
         "--network host --annotation org.wireup.ranks=yes --annotation run.oci.hooks.stderr=";
-    let options = format!("{options}{}", said.display());
+    let options = format!("{options}{}", log.display());
     one(&images, &options, 126);
-    let said = fs::read_to_string(said).unwrap();
+    let log = fs::read_to_string(log).unwrap();
     let line = "wireup: the container has a pid namespace of its own, in which MPIs fail; start it with that of the \
                 host (--pid host)\n";
-    assert_eq!(said, line);
+    assert_eq!(log, line);
 }
 
 /// The configuration of a container of this user, whose variable names this server's directory.
@@ -225,30 +225,30 @@ fn oci_hook_exposes_only_job_directories_of_its_user() {
     assert_eq!(hooked(&bundle, mallory, &own), "");
     // Another user's and root's, by their own paths.
     let theirs = job_directory(&at("wireup-theirs"), victim);
-    let said = hooked(&bundle, mallory, &theirs);
-    assert!(said.contains("Permission denied"), "{said}");
+    let stderr = hooked(&bundle, mallory, &theirs);
+    assert!(stderr.contains("Permission denied"), "{stderr}");
     let roots = job_directory(&at("wireup-root"), 0);
-    let said = hooked(&bundle, 0, &roots);
-    assert!(said.contains("directory of user 0"), "{said}");
+    let stderr = hooked(&bundle, 0, &roots);
+    assert!(stderr.contains("directory of user 0"), "{stderr}");
     // A node that is the user's in a job that is not.
     let mixed = job_directory(&at("wireup-mixed"), victim);
     fs::set_permissions(at("wireup-mixed"), fs::Permissions::from_mode(0o711)).unwrap();
     chown(mixed.parent().unwrap(), Some(mallory), None).unwrap();
-    let said = hooked(&bundle, mallory, &mixed);
-    assert!(said.contains("directory of user 54321"), "{said}");
+    let stderr = hooked(&bundle, mallory, &mixed);
+    assert!(stderr.contains("directory of user 54321"), "{stderr}");
     // Links in the path, to what is the user's as well.
     symlink(at("wireup-own"), at("wireup-link")).unwrap();
-    let said = hooked(&bundle, mallory, &at("wireup-link/n0/server"));
-    assert!(said.contains("symbolic link"), "{said}");
+    let stderr = hooked(&bundle, mallory, &at("wireup-link/n0/server"));
+    assert!(stderr.contains("symbolic link"), "{stderr}");
     symlink("n0", at("wireup-own/n1")).unwrap();
-    let said = hooked(&bundle, mallory, &at("wireup-own/n1/server"));
-    assert!(said.contains("symbolic link"), "{said}");
+    let stderr = hooked(&bundle, mallory, &at("wireup-own/n1/server"));
+    assert!(stderr.contains("symbolic link"), "{stderr}");
     // The user's own behind a directory that the user cannot enter.
     fs::create_dir(at("closed")).unwrap();
     fs::set_permissions(at("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     let closed = job_directory(&at("closed/wireup-1"), mallory);
-    let said = hooked(&bundle, mallory, &closed);
-    assert!(said.contains("Permission denied"), "{said}");
+    let stderr = hooked(&bundle, mallory, &closed);
+    assert!(stderr.contains("Permission denied"), "{stderr}");
 }
 
 #[test]
@@ -378,7 +378,7 @@ const OF_THE_HOST: &str = "--pid host --network host --ipc private --annotation 
      --annotation org.wireup.mpi=host";
 
 /// Programs of one MPI, in an image that has nothing of the other, run on the other, which the host has.
-fn replaced(of: &str, by: &str, library: &str, said: &str, pmi: &str) {
+fn replaced(of: &str, by: &str, library: &str, expected: &str, pmi: &str) {
     let (Some(own), Some(mut host)) = (mpi(of), mpi(by)) else {
         return;
     };
@@ -406,7 +406,7 @@ fn replaced(of: &str, by: &str, library: &str, said: &str, pmi: &str) {
     for runtime in [podman(&images, OF_THE_HOST, &hook), crun(&images, &hook)] {
         let outcome = program(&images, &host, &runtime, pmi, "hello");
         let text = outcome.out();
-        let count = text.lines().filter(|line| line.contains(said)).count();
+        let count = text.lines().filter(|line| line.contains(expected)).count();
         assert_eq!(count, 4, "{text}");
         ring(&images, &host, &runtime, pmi);
     }
@@ -474,11 +474,11 @@ fn mismatched_host_mpi_is_refused() {
     let compiled = compiled.unwrap();
     assert!(compiled.status.success(), "{compiled:?}");
 
-    let said = dir.join("said");
+    let log = dir.join("said");
     let refused = |host: &Path, command: &[&str]| {
         let options = format!(
             "{OF_THE_HOST} --annotation run.oci.hooks.stderr={}",
-            said.display()
+            log.display()
         );
         let hook = ["--mpi".to_owned(), host.display().to_string()];
         let podman = podman(&images, &options, &hook);
@@ -489,7 +489,7 @@ fn mismatched_host_mpi_is_refused() {
             .more(command)
             .run()
             .expect(126);
-        fs::read_to_string(&said).unwrap()
+        fs::read_to_string(&log).unwrap()
     };
     // The interface of another.
     let line = refused(

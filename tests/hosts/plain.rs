@@ -354,7 +354,7 @@ fn missing_files_on_some_hosts_are_reported_once_with_remedy() {
     };
     // Below /tmp each host has its own; the shell makes it and removes it.
     let program = "printf '#!/bin/sh\\n' >/tmp/here; chmod +x /tmp/here";
-    for (make, words, code, said) in [
+    for (make, words, code, texts) in [
         (
             program,
             &["/tmp/here"][..],
@@ -378,7 +378,7 @@ fn missing_files_on_some_hosts_are_reported_once_with_remedy() {
         let hosts = ["--hosts", "node01:1,node02:1,node03:1", "-n", "3"];
         let run = cluster.run(0, hosts).more(words);
         let outcome = run.under(["sh", "-c", &here, "sh"]).run().expect(code);
-        let line = outcome.expect_one_line(&said);
+        let line = outcome.expect_one_line(&texts);
         assert!(line.contains("on node[02-03]: "), "{line}");
     }
 }
@@ -402,13 +402,13 @@ fn all_hosts_without_agent_are_named_at_once() {
     let err = outcome.err();
     let lines: Vec<&str> = err.lines().collect();
     assert_eq!(lines.len(), 2, "one for each reason; {outcome:?}");
-    let said = |words: &[&str]| {
+    let has_line = |words: &[&str]| {
         lines
             .iter()
             .any(|line| words.iter().all(|w| line.contains(w)))
     };
-    assert!(said(&["on node05: "]), "{err}");
-    assert!(said(&["on node[01-04]: ", "not contacted"]), "{err}");
+    assert!(has_line(&["on node05: "]), "{err}");
+    assert!(has_line(&["on node[01-04]: ", "not contacted"]), "{err}");
     // In a tree, where node04 is below node02.
     let tree = ["--tree-width", "2"];
     let hosts = ["--hosts", "node01:1,node02:1,node03:1,node04:1", "-n", "4"];

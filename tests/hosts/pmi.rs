@@ -219,11 +219,11 @@ fn rank_missing_in_fence_is_named_with_its_host() {
         });
         late.push(pid);
         let missing = "1 of 4 ranks missing: rank 3 (node04";
-        let said = format!("{interface} fence timeout: {missing}, pid {pid}, {state}");
-        (running, said)
+        let line = format!("{interface} fence timeout: {missing}, pid {pid}, {state}");
+        (running, line)
     });
-    for (running, said) in runs {
-        running.finish().expect(1).expect_one_line(&[&said]);
+    for (running, line) in runs {
+        running.finish().expect(1).expect_one_line(&[&line]);
     }
 }
 

@@ -58,29 +58,29 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn random_fault_ends_launch_with_cause_and_without_leftovers() {
-    let asked = setting("WIREUP_FAULTS_SEED");
+    let seed = setting("WIREUP_FAULTS_SEED");
     let minutes = setting("WIREUP_FAULTS_MINUTES");
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    let seeds: Vec<u64> = match (asked, setting("WIREUP_FAULTS_COUNT"), until) {
+    let seeds: Vec<u64> = match (seed, setting("WIREUP_FAULTS_COUNT"), until) {
         (Some(first), Some(count), _) => (first..first + count).collect(),
         (Some(first), None, Some(_)) => (first..first + ENDLESS).collect(),
         (Some(first), None, None) => vec![first],
         (None, ..) => SEEDS.chain([FIRST_MOMENTS]).collect(),
     };
-    let verbose = asked.is_some();
+    let verbose = seed.is_some();
     let Some(programs) = Programs::find() else {
         return;
     };
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
     let work = || {
-        let mut kept = None;
+        let mut idle_cluster = None;
         while until.is_none_or(|until| Instant::now() < until) {
             let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else {
                 break;
             };
             let new = || Cluster::builder(HOSTS).heartbeat(HEARTBEAT).start();
-            let Some(cluster) = kept.take().or_else(new) else {
+            let Some(cluster) = idle_cluster.take().or_else(new) else {
                 return;
             };
             let scenario = Scenario::of(seed);
@@ -90,13 +90,13 @@ fn random_fault_ends_launch_with_cause_and_without_leftovers() {
                 eprintln!("{words}");
             }
             if trial.is_good() {
-                kept = Some(cluster);
+                idle_cluster = Some(cluster);
             } else {
                 failures.lock().unwrap().push(words);
                 cluster.discard();
             }
         }
-        if let Some(cluster) = &kept {
+        if let Some(cluster) = &idle_cluster {
             expect_idle(cluster);
         }
     };

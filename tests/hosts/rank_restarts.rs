@@ -16,11 +16,11 @@ const ALL: [&str; 5] = [
 ];
 
 /// Returns the observations of the ranks, sorted.
-fn seen(text: &str) -> Vec<String> {
+fn values(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.split_once(" saw="));
-    let mut seen: Vec<String> = lines.map(|(_, saw)| saw.to_owned()).collect();
-    seen.sort();
-    seen
+    let mut values: Vec<String> = lines.map(|(_, saw)| saw.to_owned()).collect();
+    values.sort();
+    values
 }
 
 fn each(ranks: usize, cards: &[&str]) -> Vec<String> {
@@ -52,7 +52,7 @@ fn all_ranks_restart_pmi_together_also_on_slow_network() {
             let outcome = run.deadline(Duration::from_secs(180)).run().expect(0);
             let expected = each(5, &["a,a,a,a,a", "b,b,b,b,b", "c,c,c,c,c"]);
             assert_eq!(
-                seen(&outcome.out()),
+                values(&outcome.out()),
                 expected,
                 "{slow} {dialect:?} {outcome:?}"
             );
@@ -110,8 +110,8 @@ fn processes_of_served_job_restart_singly_and_all_at_once() {
     let kill = |rank: usize, client: &mut Child, times: usize| {
         client.kill().unwrap();
         client.wait().unwrap();
-        let said = format!("wireup: rank {rank}: client disconnected; waiting for a new process");
-        running.wait_for_many(Output::Stderr, &said, times);
+        let line = format!("wireup: rank {rank}: client disconnected; waiting for a new process");
+        running.wait_for_many(Output::Stderr, &line, times);
     };
     let wait_for_file = |name: String| {
         let path = file(name.clone());
@@ -171,5 +171,5 @@ fn processes_of_served_job_restart_singly_and_all_at_once() {
     let text = fs::read_to_string(file("out".to_owned())).unwrap();
     running.finish().expect(0);
     let expected = each(3, &["0,0,0", "1,0,0", "1,2,0", "1,2,3", "last,last,last"]);
-    assert_eq!(seen(&text), expected);
+    assert_eq!(values(&text), expected);
 }

@@ -91,19 +91,19 @@ fn lose_for_long(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
 #[test]
 fn reboot_longer_than_heartbeat_is_reported_on_return() {
     for policy in ["continue", "abort"] {
-        let Some(said) = lose_for_long(policy, Cluster::reset) else {
+        let Some(stderr) = lose_for_long(policy, Cluster::reset) else {
             return;
         };
         let line = "node03 has rebooted during the launch; its agent answers again";
-        assert_eq!(said.matches(line).count(), 1, "{policy}: {said}");
+        assert_eq!(stderr.matches(line).count(), 1, "{policy}: {stderr}");
     }
 }
 
 #[test]
 fn host_back_without_reboot_is_reported_as_such() {
-    let Some(said) = lose_for_long("continue", Cluster::power_off) else {
+    let Some(stderr) = lose_for_long("continue", Cluster::power_off) else {
         return;
     };
     let line = "node03 has not rebooted; its agent answers again";
-    assert_eq!(said.matches(line).count(), 1, "{said}");
+    assert_eq!(stderr.matches(line).count(), 1, "{stderr}");
 }

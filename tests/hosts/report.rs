@@ -14,8 +14,8 @@ fn report_names_host_that_others_waited_for() {
     // Ranks 4 and 5, of the third host.
     let late = r#"sh -c 'if [ "$WIREUP_RANK" -ge 4 ]; then sleep 1; fi; exec "$@"' late"#;
     let options = ["--hosts", "node01:2,node02:2,node03:2", "-n", "6"];
-    let made = ["--report", "-", "--json", "status", "--wrap", late];
-    let run = cluster.run(0, [&options[..], &made].concat());
+    let report_options = ["--report", "-", "--json", "status", "--wrap", late];
+    let run = cluster.run(0, [&options[..], &report_options].concat());
     let outcome = run.more([program]).run().expect(0);
     let err = outcome.err();
     assert!(err.contains(": 6 ranks on 3 hosts, "), "{err}");

@@ -57,20 +57,24 @@ impl<'a> Manager<'a> {
             files,
         };
         eventually("the service manager serves", || {
-            manager.tell(&["list-units"]).status.success().then_some(())
+            manager
+                .systemctl(&["list-units"])
+                .status
+                .success()
+                .then_some(())
         });
         manager.order(&["start", UNIT]);
         manager
     }
 
-    fn tell(&self, words: &[&str]) -> Output {
+    fn systemctl(&self, words: &[&str]) -> Output {
         let words = [&["systemctl"], words].concat();
         self.systemd.command(&words).output().unwrap()
     }
 
     #[track_caller]
     fn order(&self, words: &[&str]) -> String {
-        let output = self.tell(words);
+        let output = self.systemctl(words);
         let log = fs::read_to_string(self.units.join("log")).unwrap_or_default();
         assert!(output.status.success(), "{words:?}: {output:?}\n{log}");
         String::from_utf8(output.stdout).unwrap()

@@ -68,8 +68,11 @@ fn users_set_up_own_agents_in_shared_home() {
         let text = text.replace("n[1-2]", "node[01-02]");
         text.replace("/n1", "/node01").replace("/n2", "/node02")
     };
-    let (_, said) = say(0, &names(recipe("all nodes share one home directory")));
-    assert!(said.contains("made ") && said.contains("next, "), "{said}");
+    let (_, output) = say(0, &names(recipe("all nodes share one home directory")));
+    assert!(
+        output.contains("made ") && output.contains("next, "),
+        "{output}"
+    );
 
     let agents: Vec<Child> = (0..2)
         .map(|host| {
@@ -92,9 +95,9 @@ fn users_set_up_own_agents_in_shared_home() {
     // The certificate of another node, as a copy of one directory to all of them would be.
     let other = "wireup agent --tls ~/.config/wireup/tls/node02";
     let (agent, log) = serve(0, other, " serves node node02");
-    let said = "this host is called node01, but the certificate in ";
+    let mismatch = "this host is called node01, but the certificate in ";
     let remedy = "(wireup pki issue --name node01), or confirm this name (--name node02)";
-    assert!(log.contains(said) && log.contains(remedy), "{log}");
+    assert!(log.contains(mismatch) && log.contains(remedy), "{log}");
     end(agent);
     let (agent, log) = serve(0, &format!("{other} --name node02"), " serves node node02");
     assert!(!log.contains("this host is called"), "{log}");
@@ -136,7 +139,7 @@ fn root_sets_up_fresh_hosts_by_ssh() {
         // Each host changes a directory /etc of its own.
         let own = cluster.dir().join(format!("etc{host}"));
         let own = own.display();
-        let (status, said) = output(
+        let (status, text) = output(
             host,
             &format!(
                 "mkdir -p {own}/up {own}/work; cp /etc/hosts {own}/up; rm -rf {own}/up/wireup
@@ -144,7 +147,7 @@ fn root_sets_up_fresh_hosts_by_ssh() {
                 test ! -e /etc/wireup"
             ),
         );
-        assert!(status.success(), "{said}");
+        assert!(status.success(), "{text}");
     }
     let names = |text: String| {
         let text = text.replace("n[1-3],login", "node[01-04]");
@@ -156,8 +159,8 @@ fn root_sets_up_fresh_hosts_by_ssh() {
             "**Make certificates**",
             "directory to its `/etc/wireup/tls`",
         ] {
-            let (status, said) = output(0, &names(recipe(words)));
-            assert!(status.success(), "{said}");
+            let (status, text) = output(0, &names(recipe(words)));
+            assert!(status.success(), "{text}");
         }
     };
     cluster.lab().with_remote_shell(shell).unwrap();
@@ -181,11 +184,11 @@ fn root_sets_up_fresh_hosts_by_ssh() {
         .collect();
     let check = names(recipe("**Check**"));
     let (nodes, doctor) = check.trim().split_once('\n').unwrap();
-    let (status, said) = output(0, nodes);
-    assert!(status.success(), "{said}");
+    let (status, text) = output(0, nodes);
+    assert!(status.success(), "{text}");
     // It finds what is wrong with this machine too.
-    let (status, said) = output(0, doctor);
-    assert!(matches!(status.code(), Some(0 | 1)), "{said}");
-    assert!(said.contains("\n4 hosts, "), "{said}");
+    let (status, text) = output(0, doctor);
+    assert!(matches!(status.code(), Some(0 | 1)), "{text}");
+    assert!(text.contains("\n4 hosts, "), "{text}");
     agents.into_iter().for_each(end);
 }

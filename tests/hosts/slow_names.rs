@@ -81,8 +81,8 @@ fn slow_host_lookup_of_one_user_delays_no_others() {
             }
         }
     };
-    if let Some(seen) = during(&cluster, attack) {
-        seen.undisturbed(Limits {
+    if let Some(observed) = during(&cluster, attack) {
+        observed.undisturbed(Limits {
             launch: Duration::from_secs(20),
             memory: 128,
         });

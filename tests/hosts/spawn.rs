@@ -107,8 +107,8 @@ fn merge(mpi: &Mpi) {
     let parents = run(&cluster, mpi, &["--hosts", list], 4, "spawn");
     let outcome = parents.more(["children=8"]).run().expect_success();
     let lines = children(&outcome, 1, 8);
-    let seen: BTreeSet<&str> = hosts(&lines).into_iter().collect();
-    assert!(seen.len() > 1, "{outcome:?}");
+    let names: BTreeSet<&str> = hosts(&lines).into_iter().collect();
+    assert!(names.len() > 1, "{outcome:?}");
 }
 
 fn forms(mpi: &Mpi) {
@@ -570,8 +570,8 @@ fn spawned_ranks_get_files_staged_by_options() {
             [&["--wdir", "/dev/shm"], options].concat(),
             [&["wdir=/dev/shm"], infos].concat(),
         );
-        let wanted = ("node02:2", &options[..]);
-        let Some([initial, spawned]) = both_ways(&cluster, script, wanted, &infos, "/tmp/child")
+        let placement = ("node02:2", &options[..]);
+        let Some([initial, spawned]) = both_ways(&cluster, script, placement, &infos, "/tmp/child")
         else {
             return;
         };
@@ -599,8 +599,8 @@ fn spawned_ranks_get_layout_of_options_across_hosts() {
         (["--rankfile", &ranks], [&rankfile, "bind_to=none"]),
     ] {
         let options = [&options[..], &["--bind-to", "none"]].concat();
-        let wanted = ("node01:2,node02:2", &options[..]);
-        let Some(both) = both_ways(&cluster, "\"$@\"", wanted, &infos, &child) else {
+        let placement = ("node01:2,node02:2", &options[..]);
+        let Some(both) = both_ways(&cluster, "\"$@\"", placement, &infos, &child) else {
             return;
         };
         for lines in both {

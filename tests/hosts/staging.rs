@@ -92,9 +92,9 @@ fn run(cluster: &Cluster, hosts: usize, before: &str, options: &[&str], words: &
 
 /// A run while the first host alone has the program, for what `before` does first.
 fn with_program(cluster: &Cluster, before: &str, run: Run) -> Run {
-    let made = cluster.dir().join("made").display().to_string();
+    let program_dir = cluster.dir().join("made").display().to_string();
     let script = format!(
-        "mkdir /tmp/lib; cp {made}/libstaged.so /tmp/lib; cp {made}/only {ONLY}; {before} \"$@\"; code=$?; \
+        "mkdir /tmp/lib; cp {program_dir}/libstaged.so /tmp/lib; cp {program_dir}/only {ONLY}; {before} \"$@\"; code=$?; \
          rm -r /tmp/lib {ONLY}; exit $code"
     );
     run.under(["sh", "-c", &script, "sh"])
@@ -167,9 +167,9 @@ fn changed_program_is_staged_again_per_user() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    let made = cluster.dir().join("made");
+    let program_dir = cluster.dir().join("made");
     for (answer, user) in [(1, 0), (2, 0), (2, ALICE)] {
-        make(&made, answer, 0);
+        make(&program_dir, answer, 0);
         let run = run(&cluster, 3, "", &["--stage"], &[]);
         let run = if user == 0 { run } else { of(user, run) };
         let outcome = run.run().expect_quiet_success();

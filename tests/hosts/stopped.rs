@@ -158,8 +158,8 @@ fn ps_reports_stopped_agent_as_not_answering() {
     };
     cluster.agent(0).signal(Signal::STOP);
     let wireup = cluster.wireup().to_str().unwrap();
-    let asked = cluster.command(0, [wireup, "ps", "--nodes"]);
-    let outcome = asked.deadline(Duration::from_secs(60)).run().expect(125);
+    let command = cluster.command(0, [wireup, "ps", "--nodes"]);
+    let outcome = command.deadline(Duration::from_secs(60)).run().expect(125);
     cluster.agent(0).signal(Signal::CONT);
     outcome.expect_one_line(&["does not answer within 30 s", "was it stopped?"]);
     assert!(!outcome.err().contains("ulimit"), "{outcome:?}");

@@ -147,8 +147,12 @@ fn expect_shrunk(outcome: &Outcome, word: &str, rest: &[u32]) {
     let ranks: Vec<u32> = shrunk.iter().map(|line| number(line, "rank")).collect();
     assert_eq!(ranks, rest, "{outcome:?}");
     for line in shrunk {
-        let seen = (number(line, "new_size"), number(line, "sum"));
-        assert_eq!(seen, (rest.len() as u32, rest.iter().sum()), "{outcome:?}");
+        let result = (number(line, "new_size"), number(line, "sum"));
+        assert_eq!(
+            result,
+            (rest.len() as u32, rest.iter().sum()),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -217,8 +221,8 @@ fn expect_survivors(loss: Loss, outcome: Outcome, word: &str) {
             let outcome = outcome.expect(137);
             let err = outcome.err();
             let lost = [2, 3].into_iter().find(|rank| {
-                let said = format!("wireup: rank {rank} ");
-                err.lines().any(|line| line.starts_with(&said))
+                let prefix = format!("wireup: rank {rank} ");
+                err.lines().any(|line| line.starts_with(&prefix))
             });
             let lost = lost.unwrap_or_else(|| panic!("{outcome:?}"));
             let rest: Vec<u32> = (0..6).filter(|rank| *rank != lost).collect();

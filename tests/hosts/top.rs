@@ -30,10 +30,10 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 
 /// The rank, or host, that comes first when a table is sorted so; figures are of the last half second and may be shown again.
 #[track_caller]
-fn first(cluster: &Cluster, pid: &str, words: &[&str], wanted: &str) {
-    eventually(&format!("{wanted} first, by {words:?}"), || {
+fn first(cluster: &Cluster, pid: &str, words: &[&str], name: &str) {
+    eventually(&format!("{name} first, by {words:?}"), || {
         let table = top(cluster, pid, words);
-        (rows(&table).first()?.first() == Some(&wanted)).then_some(())
+        (rows(&table).first()?.first() == Some(&name)).then_some(())
     });
 }
 

@@ -67,8 +67,8 @@ fn launch_is_isolated_from_other_users() {
         let found = found.finish();
         assert_eq!(found.out(), "", "{found:?}");
         let ps = [cluster.wireup().to_str().unwrap(), "ps", "--json"];
-        let seen = of(ALICE, cluster.command(host, ps)).run();
-        assert!(!seen.out().contains("pmix_wireup"), "{seen:?}");
+        let listing = of(ALICE, cluster.command(host, ps)).run();
+        assert!(!listing.out().contains("pmix_wireup"), "{listing:?}");
     }
 
     // With all that a rank of Bob's was given, and in its place.
@@ -126,8 +126,8 @@ fn job_cannot_be_signalled_by_other_users_on_any_host() {
     // Bob's own signal comes through, and is the first.
     let kill = [wireup, "kill", "-s", "USR1", "--all"];
     of(BOB, cluster.command(0, kill)).run().expect(0);
-    let heard = bobs.wait_for_many(Output::Stdout, "heard", 2);
-    assert_eq!(heard.matches("heard").count(), 2, "{heard}");
+    let output = bobs.wait_for_many(Output::Stdout, "heard", 2);
+    assert_eq!(output.matches("heard").count(), 2, "{output}");
     bobs.signal(rustix::process::Signal::KILL);
     bobs.finish().expect(137);
 }

@@ -74,7 +74,7 @@ fn allocator_grants_free_slots_queues_requests_and_reclaims() {
             )
             .expect(0);
             let answers = answers(&outcome);
-            let given = |step: u32, text: &str| {
+            let expect_granted = |step: u32, text: &str| {
                 let (status, rest) = &answers[&step];
                 assert_eq!(
                     (*status, rest.as_str()),
@@ -82,14 +82,14 @@ fn allocator_grants_free_slots_queues_requests_and_reclaims() {
                     "step {step}"
                 );
             };
-            given(
+            expect_granted(
                 1,
                 "id=pool-1 req=first nodes=2 list=cloud1,cloud2 slots=2 each=1,1",
             );
-            given(3, "id=pool-2 req=third nodes=1 list=cloud1 slots=1 each=1");
-            given(6, "req=second nodes=0 list= slots=0 each=");
-            given(8, "id=pool-1 nodes=2 list=cloud1,cloud2 slots=2 each=1,1");
-            given(10, "id=pool-2 nodes=1 list=cloud2 slots=1 each=1");
+            expect_granted(3, "id=pool-2 req=third nodes=1 list=cloud1 slots=1 each=1");
+            expect_granted(6, "req=second nodes=0 list= slots=0 each=");
+            expect_granted(8, "id=pool-1 nodes=2 list=cloud1,cloud2 slots=2 each=1,1");
+            expect_granted(10, "id=pool-2 nodes=1 list=cloud2 slots=1 each=1");
             let refused: BTreeMap<u32, Status> = answers
                 .iter()
                 .map(|(step, (status, _))| (*step, *status))

@@ -88,7 +88,7 @@ fn offered(outcome: &Outcome) -> String {
 }
 
 #[track_caller]
-fn expect_seen_behind_every_wrapper(name: &str, interface: &str) {
+fn expect_detection_behind_every_wrapper(name: &str, interface: &str) {
     let Some(mpi) = mpi(name) else { return };
     for wrapper in WRAPPERS {
         let outcome = behind(&mpi, wrapper).run().expect(0);
@@ -101,12 +101,12 @@ fn expect_seen_behind_every_wrapper(name: &str, interface: &str) {
 
 #[test]
 fn pmi_program_is_detected_behind_every_wrapper() {
-    expect_seen_behind_every_wrapper("mpich5", "PMI");
+    expect_detection_behind_every_wrapper("mpich5", "PMI");
 }
 
 #[test]
 fn pmix_program_is_detected_behind_every_wrapper() {
-    expect_seen_behind_every_wrapper("openmpi5", "PMIx");
+    expect_detection_behind_every_wrapper("openmpi5", "PMIx");
 }
 
 #[test]
@@ -348,8 +348,8 @@ fn dry_run_starts_and_creates_nothing() {
     stdout.read_to_string(&mut rest).unwrap();
     assert!(rest.contains(&long) && rest.contains("PMI and PMIx: --pmi all"));
     let outcome = running.finish().expect(0);
-    let made: Vec<_> = fs::read_dir(outcome.dir()).unwrap().flatten().collect();
-    assert!(made.is_empty(), "{made:?}");
+    let files: Vec<_> = fs::read_dir(outcome.dir()).unwrap().flatten().collect();
+    assert!(files.is_empty(), "{files:?}");
     assert_eq!(outcome.err(), "");
 }
 

@@ -387,8 +387,8 @@ fn gpus_near_ranks_are_assigned() {
     assert!(out.contains(line), "{out}");
     let set = "CUDA_DEVICE_ORDER=PCI_BUS_ID\n  CUDA_VISIBLE_DEVICES=0,1\n";
     assert!(out.contains(set), "{out}");
-    let given = [&options[..], &["-x", "CUDA_VISIBLE_DEVICES=MIG-1"]].concat();
-    let out = plan("gpu8", "4", &given).expect(0).out();
+    let words = [&options[..], &["-x", "CUDA_VISIBLE_DEVICES=MIG-1"]].concat();
+    let out = plan("gpu8", "4", &words).expect(0).out();
     assert!(out.contains("CUDA_VISIBLE_DEVICES=MIG-1\n"), "{out}");
     assert!(!out.contains("CUDA_DEVICE_ORDER"), "{out}");
     let refused = plan("numa4", "2", &["--gpus-per-rank", "1"]);

@@ -161,8 +161,9 @@ impl Browser {
     /// The value of an expression in the page.
     #[track_caller]
     pub(crate) fn value(&mut self, expression: &str) -> Value {
-        let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let mut answer = self.call("Runtime.evaluate", asked);
+        let request =
+            json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut answer = self.call("Runtime.evaluate", request);
         assert!(
             answer["exceptionDetails"].is_null(),
             "{expression}: {answer}"
@@ -173,15 +174,16 @@ impl Browser {
     /// A computed property of the element that this selector finds.
     #[track_caller]
     pub(crate) fn style(&mut self, selector: &str, property: &str) -> String {
-        let asked = format!("getComputedStyle(document.querySelector('{selector}'))['{property}']");
-        self.value(&asked).as_str().unwrap().to_owned()
+        let expression =
+            format!("getComputedStyle(document.querySelector('{selector}'))['{property}']");
+        self.value(&expression).as_str().unwrap().to_owned()
     }
 
     /// The text of the element that this selector finds, also where it is not in view.
     #[track_caller]
     pub(crate) fn text(&mut self, selector: &str) -> String {
-        let asked = format!("document.querySelector('{selector}').textContent");
-        self.value(&asked).as_str().unwrap().to_owned()
+        let expression = format!("document.querySelector('{selector}').textContent");
+        self.value(&expression).as_str().unwrap().to_owned()
     }
 
     /// The page as it is printed: a PDF, in base64.

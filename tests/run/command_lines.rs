@@ -191,8 +191,8 @@ fn shown(dir: &Path, line: &str, usual: &Programs) -> String {
         let mut part = format!("{} {}", ranges(&ranks), programs.commands[index]);
         for (name, value) in &programs.set[index] {
             // On this machine there are more, by which MPIs share its processors.
-            let asked = !line.contains("localhost");
-            if asked && !usual.set[0].contains_key(name) {
+            let has_variables = !line.contains("localhost");
+            if has_variables && !usual.set[0].contains_key(name) {
                 part.push_str(&format!(" +{name}={value}"));
             }
         }

@@ -234,11 +234,14 @@ fn output_beyond_buffer_is_counted() {
     command(&["wait", &job.job]).run().expect(0);
     let outcome = job.rest().expect(0);
     assert!(outcome.out().ends_with("x\nlast\n"), "the end is kept");
-    let kept = outcome.stdout.len();
-    assert!((7 << 20..=8 << 20).contains(&kept), "{kept} bytes");
+    let byte_count = outcome.stdout.len();
+    assert!(
+        (7 << 20..=8 << 20).contains(&byte_count),
+        "{byte_count} bytes"
+    );
     let lost = format!(
         "{} bytes of output before this were not kept",
-        20_000_006 - kept
+        20_000_006 - byte_count
     );
     outcome.expect_one_line(&[&lost]);
     job.expect_gone();
@@ -352,15 +355,15 @@ fn attach_server_needs_no_disk_and_no_resource_of_its_command() {
     job.expect_gone();
 }
 
-/// A command that keeps its job, on a terminal, below a shell or not.
-fn kept(words: &[&str]) -> (Running, String) {
+/// Starts a job that survives its command, on a terminal, below a shell or not.
+fn start_detachable(words: &[&str]) -> (Running, String) {
     let script = "echo begun; read line; echo got \"$line\"; exit 4";
     let run = Run::command(words).more([wireup().as_os_str()]);
     let run = run.more(["run", "--detach=on-loss", "-n", "1", "sh", "-c", script]);
     let front = run.terminal().clean_within(DEADLINE).start();
     front.wait_for(Output::Stdout, "begun");
-    let said = String::from_utf8(front.so_far(Output::Stdout)).unwrap();
-    let mut words = said.split_whitespace();
+    let output = String::from_utf8(front.so_far(Output::Stdout)).unwrap();
+    let mut words = output.split_whitespace();
     let job = words.find(|word| word.starts_with("wireup-")).unwrap();
     (front, job.to_owned())
 }
@@ -382,10 +385,10 @@ fn comes_back(front: Running, job: &str) -> i32 {
 
 #[test]
 fn detached_job_outlives_its_terminal() {
-    let (mut front, job) = kept(&["env"]);
+    let (mut front, job) = start_detachable(&["env"]);
     front.close_terminal();
     assert_eq!(comes_back(front, &job), 0);
-    let (mut front, job) = kept(&["sh", "-c", "\"$@\"; exit", "sh"]);
+    let (mut front, job) = start_detachable(&["sh", "-c", "\"$@\"; exit", "sh"]);
     front.close_terminal();
     // The shell may be killed by SIGHUP, or end just before with the code of the command.
     let code = comes_back(front, &job);
@@ -394,7 +397,7 @@ fn detached_job_outlives_its_terminal() {
 
 #[test]
 fn detached_job_outlives_its_command() {
-    let (front, job) = kept(&["env"]);
+    let (front, job) = start_detachable(&["env"]);
     front.signal(Signal::KILL);
     assert_eq!(comes_back(front, &job), 137);
 }

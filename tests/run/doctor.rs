@@ -422,10 +422,10 @@ fn injected_faults_are_found_and_named() {
         );
         let outcome = doctor(lines, more);
         let found = findings(&report(&outcome));
-        let said = outcome.err();
+        let stderr = outcome.err();
         assert!(
             has(&found, check, words),
-            "{check}, {words}: {found:?}\n{said}"
+            "{check}, {words}: {found:?}\n{stderr}"
         );
         let problems = found.iter().any(|[_, severity, _]| severity == "problem");
         assert_eq!(outcome.code, i32::from(problems), "{check}: {found:?}");

@@ -182,19 +182,22 @@ fn long_job_keeps_nothing_of_thousands_of_orphans() {
             .count()
     };
     let mut stdin = running.stdin();
-    let mut seen = Vec::new();
+    let mut samples = Vec::new();
     for word in ["first", "second"] {
         running.wait_for(Output::Stdout, word);
         eventually("the dead are collected", || (zombies() == 0).then_some(()));
         eventually("the launcher sleeps", || {
             (process(pid).unwrap().state == 'S').then_some(())
         });
-        seen.push((descriptors(pid), memory_peak_kib(pid)));
+        samples.push((descriptors(pid), memory_peak_kib(pid)));
         std::io::Write::write_all(&mut stdin, b"on\n").unwrap();
     }
     running.finish().expect_quiet_success();
-    assert_eq!(seen[0].0, seen[1].0, "descriptors");
-    assert!(seen[1].1 < seen[0].1 + 1024, "memory in KiB: {seen:?}");
+    assert_eq!(samples[0].0, samples[1].0, "descriptors");
+    assert!(
+        samples[1].1 < samples[0].1 + 1024,
+        "memory in KiB: {samples:?}"
+    );
 }
 
 #[test]
@@ -215,13 +218,16 @@ fn long_job_keeps_nothing_of_thousands_of_barriers_and_lines() {
     let mut running = Run::ranks(2, options).stdin_held().start();
     let pid = running.pid();
     let mut stdin = running.stdin();
-    let mut seen = Vec::new();
+    let mut samples = Vec::new();
     for word in ["first\n", "second\n"] {
         running.wait_for_many(Output::Stdout, word, 2);
-        seen.push((descriptors(pid), memory_peak_kib(pid)));
+        samples.push((descriptors(pid), memory_peak_kib(pid)));
         std::io::Write::write_all(&mut stdin, b"on\n").unwrap();
     }
     running.finish().expect_quiet_success();
-    assert_eq!(seen[0].0, seen[1].0, "descriptors");
-    assert!(seen[1].1 < seen[0].1 + 1024, "memory in KiB: {seen:?}");
+    assert_eq!(samples[0].0, samples[1].0, "descriptors");
+    assert!(
+        samples[1].1 < samples[0].1 + 1024,
+        "memory in KiB: {samples:?}"
+    );
 }

@@ -23,7 +23,7 @@ fn everywhere(options: &[&str], mode: &[&str], code: i32, check: impl Fn(&Outcom
 }
 
 /// Returns the events that each rank had received at its end, by rank.
-fn heard(outcome: &Outcome) -> Vec<(String, String)> {
+fn received_events(outcome: &Outcome) -> Vec<(String, String)> {
     let text = |line: &str, key| field(line, key).unwrap().to_owned();
     let lines = outcome.sorted_lines();
     lines
@@ -33,12 +33,12 @@ fn heard(outcome: &Outcome) -> Vec<(String, String)> {
 }
 
 #[track_caller]
-fn expect_heard(outcome: &Outcome, expected: &[&str]) {
+fn expect_events(outcome: &Outcome, expected: &[&str]) {
     let expected: Vec<_> = (0..)
         .zip(expected)
         .map(|(rank, got): (u32, _)| (rank.to_string(), (*got).to_owned()))
         .collect();
-    assert_eq!(heard(outcome), expected, "{outcome:?}");
+    assert_eq!(received_events(outcome), expected, "{outcome:?}");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn event_is_delivered_once_within_its_range() {
                 "rm:0,local:0,custom:0,namespace:1,session:1,global:1,end:1",
             ),
         };
-        expect_heard(outcome, &[first, second, third, fourth]);
+        expect_events(outcome, &[first, second, third, fourth]);
     });
 }
 
@@ -68,7 +68,7 @@ fn ranks_get_event_of_death_that_does_not_end_job() {
         ("left", 1, "aborted:0,left:1"),
     ] {
         everywhere(&["--no-kill-on-bad-exit"], &[mode], code, |outcome, _| {
-            expect_heard(outcome, &[got; 3]);
+            expect_events(outcome, &[got; 3]);
         });
     }
 }
@@ -76,7 +76,7 @@ fn ranks_get_event_of_death_that_does_not_end_job() {
 #[test]
 fn ranks_get_event_of_missed_heartbeats() {
     everywhere(&[], &["beat"], 0, |outcome, _| {
-        expect_heard(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
+        expect_events(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
     });
 }
 
@@ -85,7 +85,7 @@ fn ranks_get_event_of_file_without_growth() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("log");
     everywhere(&[], &["file", file.to_str().unwrap()], 0, |outcome, _| {
-        expect_heard(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
+        expect_events(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
     });
 }
 
@@ -111,7 +111,7 @@ fn ranks_get_event_of_end_of_spawned_job() {
     for (program, code, status) in [("/bin/true", 0, 0), ("/bin/false", 1, -187)] {
         let options = &["--no-kill-on-bad-exit", "--oversubscribe"];
         everywhere(options, &["spawned", program], code, |outcome, _| {
-            expect_heard(outcome, &["started:1,ended:1"; 4]);
+            expect_events(outcome, &["started:1,ended:1"; 4]);
             for line in outcome.by_rank("pmix_events", 4) {
                 for key in ["status", "asked"] {
                     let value = field(&line, key).unwrap().to_owned();

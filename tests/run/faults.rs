@@ -27,13 +27,13 @@ impl FaultyHost {
     #[track_caller]
     fn get() -> Option<Arc<Self>> {
         static MADE: Mutex<Weak<FaultyHost>> = Mutex::new(Weak::new());
-        // Who panics here has made none.
-        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(host) = made.upgrade() {
+        // A test that panics here has created no host.
+        let mut shared = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = shared.upgrade() {
             return Some(host);
         }
         let host = Arc::new(Self::make()?);
-        *made = Arc::downgrade(&host);
+        *shared = Arc::downgrade(&host);
         Some(host)
     }
 

@@ -148,7 +148,7 @@ fn members(client: &Pmix, nodes: &[&str], mode: &str, code: i32) -> Vec<(u32, St
         .collect()
 }
 
-fn heard(rank: u32, text: &str) -> (u32, String) {
+fn rank_events(rank: u32, text: &str) -> (u32, String) {
     (rank, text.to_owned())
 }
 
@@ -157,7 +157,7 @@ fn groups_are_made_and_ended_at_once_by_one_thread() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             let all = members(&client, nodes, "nonblocking", 0);
-            assert_eq!(all, [0, 1, 2, 3].map(|rank| heard(rank, "-")));
+            assert_eq!(all, [0, 1, 2, 3].map(|rank| rank_events(rank, "-")));
         }
     }
 }
@@ -178,7 +178,7 @@ fn dead_optional_member_is_left_out() {
         for nodes in &UP_TO_THREE[1..] {
             for mode in ["optional", "tolerant"] {
                 let rest = members(&client, nodes, mode, 137);
-                assert_eq!(rest, [0, 1, 2].map(|rank| heard(rank, "-")));
+                assert_eq!(rest, [0, 1, 2].map(|rank| rank_events(rank, "-")));
             }
         }
     }
@@ -189,7 +189,7 @@ fn member_that_dies_after_its_call_is_left_out_by_later_calls() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "gone", 137);
-            assert_eq!(rest, [0, 1, 2].map(|rank| heard(rank, "other@3")));
+            assert_eq!(rest, [0, 1, 2].map(|rank| rank_events(rank, "other@3")));
         }
     }
 }
@@ -200,7 +200,7 @@ fn member_that_dies_before_its_call_fails_group_on_its_node() {
     for (client, _) in versions().filter(|(_, major)| *major >= 7) {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "missing", 137);
-            let expected = [0, 1, 2].map(|rank| heard(rank, &format!("failed@{rank}")));
+            let expected = [0, 1, 2].map(|rank| rank_events(rank, &format!("failed@{rank}")));
             assert_eq!(rest, expected);
         }
     }
@@ -212,7 +212,7 @@ fn members_get_death_event_and_destruct_group_without_dead() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "notify", 137);
             let expected = [(0, "member@3"), (1, "member@3"), (2, "-")];
-            assert_eq!(rest, expected.map(|(rank, text)| heard(rank, text)));
+            assert_eq!(rest, expected.map(|(rank, text)| rank_events(rank, text)));
         }
     }
 }
@@ -223,7 +223,7 @@ fn members_of_destructed_group_get_no_death_events() {
     for (client, major) in versions() {
         for nodes in &UP_TO_THREE[usize::from(major < 5)..] {
             let rest = members(&client, nodes, "ended", 137);
-            assert_eq!(rest, [0, 1, 2].map(|rank| heard(rank, "member@3")));
+            assert_eq!(rest, [0, 1, 2].map(|rank| rank_events(rank, "member@3")));
         }
     }
 }
@@ -237,10 +237,10 @@ fn group_leader_gets_events_of_dead_or_declining_members() {
                 ..7 => [(0, "invite@3"), (1, "joined@1"), (2, "-")],
                 _ => [(0, "invite@3,failed@0"), (1, "failed@1"), (2, "-")],
             };
-            assert_eq!(rest, expected.map(|(rank, text)| heard(rank, text)));
+            assert_eq!(rest, expected.map(|(rank, text)| rank_events(rank, text)));
             let all = members(&client, nodes, "declined", 0);
             let expected = ["declined@2", "declined@2,failed@0"];
-            assert_eq!(all[0], heard(0, expected[usize::from(major >= 7)]));
+            assert_eq!(all[0], rank_events(0, expected[usize::from(major >= 7)]));
         }
     }
 }
@@ -287,7 +287,7 @@ fn member_that_left_is_not_awaited_in_group_destruct() {
         for nodes in &UP_TO_THREE[usize::from(major < 7)..] {
             let all = members(&client, nodes, "left", 0);
             let expected = [(0, "left@3"), (1, "left@3"), (2, "-"), (3, "-")];
-            assert_eq!(all, expected.map(|(rank, text)| heard(rank, text)));
+            assert_eq!(all, expected.map(|(rank, text)| rank_events(rank, text)));
         }
     }
 }
@@ -295,7 +295,7 @@ fn member_that_left_is_not_awaited_in_group_destruct() {
 /// Returns the values that parents, then children printed under that name.
 fn families(outcome: &Outcome, key: &str) -> Vec<String> {
     let text = outcome.out();
-    let said = |who: &str, rank: &str| {
+    let value_of = |who: &str, rank: &str| {
         let mut lines = text.lines();
         let line = lines.find(|l| field(l, "who") == Some(who) && field(l, "rank") == Some(rank));
         line.map(|line| field(line, key).unwrap().to_owned())
@@ -306,8 +306,8 @@ fn families(outcome: &Outcome, key: &str) -> Vec<String> {
         ("child", "0"),
         ("child", "1"),
     ];
-    let said = family.map(|(who, rank)| said(who, rank));
-    said.into_iter().flatten().collect()
+    let values = family.map(|(who, rank)| value_of(who, rank));
+    values.into_iter().flatten().collect()
 }
 
 #[test]

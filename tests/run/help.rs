@@ -352,10 +352,10 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
         let run = Run::command(words).stdin_bytes(file);
         fs::write(run.dir().join("file"), file).unwrap();
         let outcome = run.run().expect(code);
-        let said = outcome.out() + &outcome.err();
-        assert!(said.contains(needed), "{line}: {said}");
+        let output = outcome.out() + &outcome.err();
+        assert!(output.contains(needed), "{line}: {output}");
         for word in OF_RUST {
-            assert!(!said.contains(word), "{line}: {said}");
+            assert!(!output.contains(word), "{line}: {output}");
         }
     }
 }

@@ -56,35 +56,35 @@ fn dry_run_prints_hosts_with_ranks_and_connections() {
 
 #[test]
 fn host_list_of_this_machine_needs_no_agent() {
-    let said = |hosts: &[&str], expected: &[&str]| {
+    let expect_output = |hosts: &[&str], expected: &[&str]| {
         let words = [hosts, &["sh", "-c", "echo $WIREUP_RANK of $WIREUP_SIZE"]].concat();
         let outcome = Run::new(&words).run().expect_quiet_success();
         assert_eq!(outcome.sorted_lines(), expected, "{hosts:?}");
     };
-    said(&["--hosts", "localhost", "-n", "1"], &["0 of 1"]);
+    expect_output(&["--hosts", "localhost", "-n", "1"], &["0 of 1"]);
     // Declared slots replace the number of cores.
     let many: Vec<String> = (0..9).map(|rank| format!("{rank} of 9")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    said(&["-H", "localhost:9"], &many);
-    said(&["-host", "127.0.0.1:9", "-n", "9"], &many);
+    expect_output(&["-H", "localhost:9"], &many);
+    expect_output(&["-host", "127.0.0.1:9", "-n", "9"], &many);
     // Nor does one that has its other names.
     let uname = rustix::system::uname();
     let own = uname.nodename().to_str().unwrap();
-    said(&["--hosts", own, "-n", "1"], &["0 of 1"]);
+    expect_output(&["--hosts", own, "-n", "1"], &["0 of 1"]);
     let list = format!("{own}.:2,127.0.1.1:7");
-    said(&["--hosts", &list], &many);
+    expect_output(&["--hosts", &list], &many);
     // The address of the default route; nothing is sent.
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     if socket.connect("192.0.2.1:9").is_ok() {
         let address = socket.local_addr().unwrap().ip().to_string();
-        said(&["--hosts", &address, "-n", "1"], &["0 of 1"]);
+        expect_output(&["--hosts", &address, "-n", "1"], &["0 of 1"]);
     }
     let more = ["--hosts", "localhost:2", "-n", "3", "true"];
     Run::new(more).run().expect(125).expect_one_line(&[
         "3 ranks do not fit in 2 slots (named for this machine or left by --cpus-per-rank)",
         "--oversubscribe",
     ]);
-    said(
+    expect_output(
         &["--hosts", "localhost:2", "--oversubscribe", "-n", "3"],
         &["0 of 3", "1 of 3", "2 of 3"],
     );
@@ -315,7 +315,7 @@ fn schedulers_name_launch_and_allocation() {
     let values = run(&[]).run().expect_quiet_success().out();
     let values: Vec<&str> = values.trim().split(',').collect();
     assert_eq!((values[0], values[1], values[2]), (values[3], "", ""));
-    let given = |options: &[&str], allocation: &str| {
+    let scheduler_names = |options: &[&str], allocation: &str| {
         let run = run(options).env("WIREUP_LAUNCH_ID", "launch-7");
         let outcome = run.env("WIREUP_ALLOC_ID", allocation).run();
         let output = outcome.expect_quiet_success().out();
@@ -323,12 +323,12 @@ fn schedulers_name_launch_and_allocation() {
         assert!(job.starts_with("wireup-"), "{output}");
         names.to_owned()
     };
-    assert_eq!(given(&[], "42"), "launch-7,42,");
-    assert_eq!(given(&["--slurm-env"], "42"), "launch-7,42,42");
-    assert_eq!(given(&["--slurm-env"], "a-42"), "launch-7,a-42,");
+    assert_eq!(scheduler_names(&[], "42"), "launch-7,42,");
+    assert_eq!(scheduler_names(&["--slurm-env"], "42"), "launch-7,42,42");
+    assert_eq!(scheduler_names(&["--slurm-env"], "a-42"), "launch-7,a-42,");
     // The job of a batch system names the allocation that no scheduler names.
     for [id, second] in BATCH_VARIABLES {
-        let allocation = |given: &[(&str, &str)]| {
+        let allocation = |variables: &[(&str, &str)]| {
             let mut run = Run::new([
                 "--hosts",
                 "localhost",
@@ -338,7 +338,7 @@ fn schedulers_name_launch_and_allocation() {
                 "-c",
                 "echo $WIREUP_ALLOC_ID",
             ]);
-            for (name, value) in given {
+            for (name, value) in variables {
                 run = run.env(name, value);
             }
             run.run().expect_quiet_success().out()
@@ -367,7 +367,7 @@ fn pmix_clients_get_allocation_of_each_batch_system() {
             continue;
         };
         let client = library.dir.join("pmix_client");
-        let run = |given: &[(&str, &str)], allocation: &str| {
+        let run = |variables: &[(&str, &str)], allocation: &str| {
             let words = [
                 "--hosts",
                 "localhost",
@@ -378,7 +378,7 @@ fn pmix_clients_get_allocation_of_each_batch_system() {
             ];
             let program = [client.to_str().unwrap(), "job", "pmix.alloc.id", allocation];
             let run = Run::ranks(2, words.iter().chain(&program));
-            given
+            variables
                 .iter()
                 .fold(run, |run, (name, value)| run.env(name, value))
                 .run()

@@ -100,9 +100,9 @@ fn launch_uses_tls_with_impi_server_of_known_certificate() {
                  -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
     let mut openssl = Command::new("openssl");
     openssl.args(words.split_whitespace());
-    let made = openssl.args(["-keyout", key, "-out", certificate]);
-    let made = made.output().unwrap();
-    assert!(made.status.success(), "{made:?}");
+    let output = openssl.args(["-keyout", key, "-out", certificate]);
+    let output = output.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
     let (server, address) = server_with(1, &["--tls-cert", certificate, "--tls-key", key]);
     let plain = client(&address, 0, 1, "true").run().expect(125);
     assert!(

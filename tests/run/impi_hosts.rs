@@ -259,9 +259,9 @@ fn killed_agent_of_impi_client_is_named() {
         std::fs::write(run.work().join("go"), "").unwrap();
     }
     let [killed, other] = runs.map(Running::finish);
-    let said = killed.expect(1).err();
+    let stderr = killed.expect(1).err();
     assert_eq!(
-        said.trim_end(),
+        stderr.trim_end(),
         "wireup impi: the agent of this launch was killed by signal 9 (SIGKILL)"
     );
     other.expect(0);

@@ -177,12 +177,12 @@ fn check(launcher: &str, known: &[Known]) {
             .current_dir(dir.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let rest = said.strip_prefix("wireup: ");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let rest = stderr.strip_prefix("wireup: ");
         let rest = rest.and_then(|text| text.strip_prefix(option.as_str()));
         let is_named = rest.is_some_and(|rest| rest.starts_with([' ', ':', '=']));
         if !output.status.success() && !is_named {
-            wrong.push(format!("{launcher} {option}: {said}"));
+            wrong.push(format!("{launcher} {option}: {stderr}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.concat());

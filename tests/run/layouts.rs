@@ -12,8 +12,8 @@ fn expect_layout(options: &[&str], nodes: &[u32]) {
         for (line, expected) in run("hello").by_rank("hello", ranks).iter().zip(nodes) {
             assert_eq!(field(line, "host"), Some(&*node(*expected)), "{line}");
         }
-        let seen = run("split_shared");
-        for (rank, line) in (0..).zip(seen.by_rank("split_shared", ranks)) {
+        let outcome = run("split_shared");
+        for (rank, line) in (0..).zip(outcome.by_rank("split_shared", ranks)) {
             let own = nodes[rank];
             let on_node = || (0..nodes.len()).filter(|other| nodes[*other] == own);
             let expected = [

@@ -88,10 +88,10 @@ fn unknown_log_channel_is_refused_and_others_are_used() {
 #[test]
 fn channel_and_time_of_log_text_are_printed_on_request() {
     everywhere(&[], "marked", |outcome| {
-        let said =
+        let texts =
             |channel| OF_ALL.map(|text| format!("1970-01-02T00:00:00.000Z [{channel}] {text}"));
-        assert_eq!(sorted(&outcome.out()), said("stdout"));
-        assert_eq!(sorted(&outcome.err()), said("stderr"));
+        assert_eq!(sorted(&outcome.out()), texts("stdout"));
+        assert_eq!(sorted(&outcome.err()), texts("stderr"));
     });
 }
 
@@ -169,12 +169,12 @@ fn host_log_has_text_once_with_rank_and_priority() {
     with_a_log(false, "local", |outcome, lines| {
         assert_eq!(lines.len(), 4, "{lines:?}");
         for line in &lines {
-            let (head, said) = around_pid(line);
+            let (head, message) = around_pid(line);
             assert!(head.starts_with("<11>"), "{line}");
             // `rank 3 of JOB: rank 3`
             assert_eq!(
-                said.split_once(" of ").unwrap().0,
-                said.rsplit_once(": ").unwrap().1
+                message.split_once(" of ").unwrap().0,
+                message.rsplit_once(": ").unwrap().1
             );
         }
         assert_eq!(outcome.err(), "");

@@ -18,8 +18,8 @@ fn mpich_offers_requested_memory_kinds_or_its_own() {
     let own = kinds(&[], &[]);
     assert_eq!(own.len(), 1);
     assert!(!own[0].contains("mpi:win_allocate"), "{own:?}");
-    let asked = kinds(&["--memory-alloc-kinds", "mpi:win_allocate,system"], &[]);
-    assert!(asked[0].contains("mpi:win_allocate"), "{asked:?}");
+    let requested = kinds(&["--memory-alloc-kinds", "mpi:win_allocate,system"], &[]);
+    assert!(requested[0].contains("mpi:win_allocate"), "{requested:?}");
     let spawned = kinds(&["--oversubscribe"], &["mpi:win_allocate"]);
     assert_eq!(spawned[0], own[0]);
     assert!(spawned[1].contains("mpi:win_allocate"), "{spawned:?}");

@@ -13,7 +13,7 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// Returns the reply of a server to this request; `None` as long as none listens.
-fn asked(port: u16, request: &str) -> Option<String> {
+fn fetch_reply(port: u16, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -22,7 +22,7 @@ fn asked(port: u16, request: &str) -> Option<String> {
 }
 
 pub(crate) fn scraped(port: u16) -> Option<String> {
-    let answer = asked(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let answer = fetch_reply(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
     Some(body.to_owned())
@@ -91,7 +91,7 @@ fn launch_serves_metrics_of_its_ranks() {
             r#"wireup_launch_output_bytes_total{stream="stdout"}"#
         ) >= 16.0
     );
-    let not_found = asked(port, "GET / HTTP/1.1\r\n\r\n").unwrap();
+    let not_found = fetch_reply(port, "GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(not_found.starts_with("HTTP/1.1 404 "), "{not_found}");
     // More silent connections than there are places hinder no reader.
     let _silent: Vec<TcpStream> = (0..40)

@@ -89,8 +89,8 @@ fn split_shared(mpi: &Mpi) {
         let run = mpi.run(ranks, &[], "split_shared", &[]);
         let outcome = run.deadline(6 * SECONDS).run().expect_success();
         for (rank, line) in (0..).zip(outcome.by_rank("split_shared", ranks)) {
-            let seen = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
-            assert_eq!(seen, [rank, ranks, 0], "{line}");
+            let values = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
+            assert_eq!(values, [rank, ranks, 0], "{line}");
         }
     }
 }

@@ -77,10 +77,10 @@ fn page_of(stream: &str) -> (tempfile::TempDir, PathBuf) {
 /// The table's cells, row by row, without its head.
 #[track_caller]
 pub(crate) fn rows(browser: &mut Browser, table: &str) -> Vec<Vec<String>> {
-    let asked = format!(
+    let expression = format!(
         "[...document.querySelectorAll('#{table} tr')].slice(1).map(row => [...row.cells].map(cell => cell.textContent))"
     );
-    serde_json::from_value(browser.value(&asked)).unwrap()
+    serde_json::from_value(browser.value(&expression)).unwrap()
 }
 
 /// The number of different colours in the picture of the ranks.
@@ -216,12 +216,12 @@ fn printed(pdf: &str, dir: &Path) -> String {
     let file = dir.join("page.pdf");
     let encoded = dir.join("page.base64");
     std::fs::write(&encoded, pdf).unwrap();
-    let made = Command::new("base64")
+    let status = Command::new("base64")
         .arg("-d")
         .arg(encoded)
         .stdout(std::fs::File::create(&file).unwrap())
         .status();
-    assert!(made.unwrap().success());
+    assert!(status.unwrap().success());
     let text = Command::new("pdftotext")
         .args(["-layout", file.to_str().unwrap(), "-"])
         .stderr(Stdio::null())
@@ -253,8 +253,8 @@ fn page_shows_command_quoted_for_shell_and_without_secrets() {
     ];
     let script = "echo \"$FI_CXI_KEY $DB_PASSWORD\"";
     let program = ["sh", "-c", script, &argument, "", "$HOME", "*"];
-    let made = ["--json", "status", "--report", "page.html"];
-    let words = [&made[..], &set, &program].concat();
+    let options = ["--json", "status", "--report", "page.html"];
+    let words = [&options[..], &set, &program].concat();
     let outcome = Run::ranks(2, &words).run().expect(0);
     assert_eq!(outcome.out(), "s3cret s3cret\n".repeat(2));
     let stream = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
@@ -262,12 +262,12 @@ fn page_shows_command_quoted_for_shell_and_without_secrets() {
     let command = planned["command"].as_str().unwrap();
     let shown = words_of_shell(command);
     let hidden = |word: &&str| word.replace("s3cret", "…hidden");
-    let wanted: Vec<String> = words.iter().map(hidden).collect();
+    let expected: Vec<String> = words.iter().map(hidden).collect();
     assert!(
         shown[0].ends_with("wireup") && shown[1] == "run",
         "{command}"
     );
-    assert!(shown.ends_with(&wanted), "{command}: {wanted:?}");
+    assert!(shown.ends_with(&expected), "{command}: {expected:?}");
     let app = words_of_shell(planned["apps"][0]["command"].as_str().unwrap());
     assert!(app[0].ends_with("/sh"), "{app:?}");
     assert_eq!(
@@ -383,14 +383,14 @@ impl Axis {
 fn ended(exit_code: u8, cause: &str) -> String {
     let mut lines: Vec<&str> = FAILED.lines().collect();
     lines.pop();
-    let kept = lines
+    let lines = lines
         .into_iter()
         .filter(|line| exit_code != 0 || !line.contains(r#""state":"ending""#))
         .map(|line| format!("{line}\n"));
     let result = format!(
         r#"{{"time":"t","ms":440,"us":440000,"event":"result","version":1,"job":"w1","exit_code":{exit_code},"exit_policy":null,"on_failure":null,"requeue":false,"cause":{cause},"start":"s","end":"e","elapsed_ms":440,"apps":[],"ranks":[]}}"#
     );
-    kept.chain([format!("{result}\n")]).collect()
+    lines.chain([format!("{result}\n")]).collect()
 }
 
 #[test]
@@ -721,7 +721,8 @@ fn report_page_fits_375_pixels() {
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Scrolling {
         wide: u32,
-        seen: u32,
+        #[serde(rename = "seen")]
+        visible: u32,
         page: u32,
     }
     let Some(mut shown) = ShownPage::of(FAILED) else {
@@ -734,7 +735,7 @@ fn report_page_fits_375_pixels() {
         assert_eq!(shown.value::<Vec<String>>("cutLabels()"), [""; 0]);
         let scrolling: Scrolling = shown.value("scrolling()");
         assert!(
-            scrolling.wide >= 2 && scrolling.seen == scrolling.wide,
+            scrolling.wide >= 2 && scrolling.visible == scrolling.wide,
             "{scrolling:?}"
         );
         assert_eq!(

@@ -38,8 +38,8 @@ fn openssl_agrees(dir: &Path, name: &str, purpose: &str) -> Option<bool> {
 fn certificates_are_made_shown_and_renewed() {
     let top = tempfile::tempdir().unwrap();
     let dir = &top.path().join("pki");
-    let made = pki(dir, &["init", "--name", "cluster a"]).expect(0);
-    made.expect_one_line(&["made ", "cluster a", "valid until 2"]);
+    let outcome = pki(dir, &["init", "--name", "cluster a"]).expect(0);
+    outcome.expect_one_line(&["made ", "cluster a", "valid until 2"]);
     let issued = pki(dir, &["issue", "--name", "n1", "--name", "n2"]).expect(0);
     let next = issued.err();
     assert!(

@@ -46,24 +46,24 @@ fn expect_api(outcome: &Outcome, ranks: u32, nodes: u32) {
         assert_eq!(number(&line, "miss"), 0, "{line}");
     }
     for (line, _) in at("pmi2_kvs") {
-        let seen = ["gets", "miss", "foreign"].map(|key| number(&line, key));
-        assert_eq!(seen, [ranks, REFUSED, REFUSED], "{line}");
+        let values = ["gets", "miss", "foreign"].map(|key| number(&line, key));
+        assert_eq!(values, [ranks, REFUSED, REFUSED], "{line}");
     }
     for (line, rank) in at("pmi2_node") {
-        let seen = ["leader", "ranks"].map(|key| number(&line, key));
-        assert_eq!(seen, [rank - rank % per_node, per_node], "{line}");
+        let values = ["leader", "ranks"].map(|key| number(&line, key));
+        assert_eq!(values, [rank - rank % per_node, per_node], "{line}");
         // An attribute is of its node only.
         assert_eq!(number(&line, "found"), u32::from(nodes == 1), "{line}");
     }
     for (line, rank) in at("pmi2_names") {
-        let seen = ["missing", "after"].map(|key| number(&line, key));
-        assert_eq!(seen, [REFUSED; 2], "{line}");
+        let values = ["missing", "after"].map(|key| number(&line, key));
+        assert_eq!(values, [REFUSED; 2], "{line}");
         assert!(rank > 0 || number(&line, "twice") == REFUSED, "{line}");
     }
     for (line, rank) in at("pmi2_ring") {
-        let seen = ["position", "left", "right"].map(|key| number(&line, key));
+        let values = ["position", "left", "right"].map(|key| number(&line, key));
         let neighbours = [rank, (rank + ranks - 1) % ranks, (rank + 1) % ranks];
-        assert_eq!(seen, neighbours, "{line}");
+        assert_eq!(values, neighbours, "{line}");
     }
     for (line, _) in at("pmi2_api") {
         assert_eq!(number(&line, "finalized"), 0, "{line}");

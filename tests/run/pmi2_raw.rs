@@ -229,8 +229,8 @@ fn spawn_reply_has_code_of_every_process() {
 
 /// Makes an object of System V with this option of ipcmk; returns its number.
 fn make_ipc(option: &[&str]) -> String {
-    let made = Command::new("ipcmk").args(option).output().unwrap();
-    let text = String::from_utf8(made.stdout).unwrap();
+    let output = Command::new("ipcmk").args(option).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     text.trim().rsplit(' ').next().unwrap().to_owned()
 }
 
@@ -494,7 +494,7 @@ fn rank_killed_while_others_are_in_fence_ends_job() {
 
 #[test]
 fn abort_in_each_form_ends_job_with_whole_message() {
-    for (client, text, code, said) in [
+    for (client, text, code, message_part) in [
         ("slurm", "bad;thing happened", 255, ": bad;thing happened"),
         ("mpich4", "bad;thing happened", 255, ": bad;thing happened"),
         ("mpich5", "thing happened", 255, ": thing happened"),
@@ -508,12 +508,20 @@ fn abort_in_each_form_ends_job_with_whole_message() {
         let Some(run) = raw(&["as", client, "abort", text, "wait"]) else {
             return;
         };
-        blamed(&run.run(), code, &["called MPI_Abort with code ", said]);
+        blamed(
+            &run.run(),
+            code,
+            &["called MPI_Abort with code ", message_part],
+        );
         // Whatever its process does then.
         let Some(run) = raw(&["as", client, "abort", text, "exit", "0"]) else {
             return;
         };
-        blamed(&run.run(), code, &["called MPI_Abort with code ", said]);
+        blamed(
+            &run.run(),
+            code,
+            &["called MPI_Abort with code ", message_part],
+        );
     }
 }
 

@@ -28,7 +28,7 @@ fn launchers(ranks: u32) -> Vec<(String, Vec<OsString>)> {
     all
 }
 
-fn asked(launcher: Vec<OsString>, words: &[&str]) -> Outcome {
+fn run_pmi(launcher: Vec<OsString>, words: &[&str]) -> Outcome {
     let own = [wireup().into(), OsString::from("pmi")];
     let words = words.iter().map(OsString::from);
     Run::command(launcher.into_iter().chain(own).chain(words)).run()
@@ -37,7 +37,7 @@ fn asked(launcher: Vec<OsString>, words: &[&str]) -> Outcome {
 #[test]
 fn services_of_any_launcher_are_queried() {
     for (name, launcher) in launchers(3) {
-        let ask = |words: &[&str]| asked(launcher.clone(), words).expect(0);
+        let ask = |words: &[&str]| run_pmi(launcher.clone(), words).expect(0);
         let exchanged = ask(&["exchange", "300"]).sorted_lines();
         for (rank, line) in exchanged.iter().enumerate() {
             let start = format!("exchange rank={rank} size=3 bytes=300 barrier_us=");
@@ -69,13 +69,13 @@ fn services_of_any_launcher_are_queried() {
 #[test]
 fn missing_key_or_missing_launcher_is_error() {
     let (_, launcher) = launchers(1).swap_remove(0);
-    let outcome = asked(launcher, &["get", "nothing"]).expect(1);
+    let outcome = run_pmi(launcher, &["get", "nothing"]).expect(1);
     assert!(
         outcome.err().starts_with("wireup: unknown key nothing\n"),
         "{outcome:?}"
     );
     for words in [&["attr"][..], &["proxy", "true"]] {
-        let outcome = asked(Vec::new(), words).expect(125);
+        let outcome = run_pmi(Vec::new(), words).expect(125);
         outcome.expect_one_line(&["no launcher serves PMI here"]);
     }
 }
@@ -105,17 +105,21 @@ fn proxy_records_program_and_its_server() {
             "{name} {outcome:?}"
         );
         for rank in 0..2 {
-            let said = fs::read_to_string(outcome.dir().join(format!("said.{rank}"))).unwrap();
-            let lines: Vec<&str> = said.lines().collect();
+            let transcript =
+                fs::read_to_string(outcome.dir().join(format!("said.{rank}"))).unwrap();
+            let lines: Vec<&str> = transcript.lines().collect();
             assert!(
                 lines[0].ends_with(" C> cmd=init pmi_version=1 pmi_subversion=1"),
-                "{name}: {said}"
+                "{name}: {transcript}"
             );
             assert!(
                 lines[1].contains(" S> cmd=response_to_init ") && lines[1].ends_with(" us)"),
-                "{name}: {said}"
+                "{name}: {transcript}"
             );
-            assert!(said.contains(" C> cmd=finalize\n"), "{name}: {said}");
+            assert!(
+                transcript.contains(" C> cmd=finalize\n"),
+                "{name}: {transcript}"
+            );
         }
     }
 }
@@ -123,7 +127,7 @@ fn proxy_records_program_and_its_server() {
 #[test]
 fn proxy_returns_exit_code_of_program() {
     let (_, launcher) = launchers(1).swap_remove(0);
-    asked(launcher, &["proxy", "sh", "-c", "exit 7"]).expect(7);
+    run_pmi(launcher, &["proxy", "sh", "-c", "exit 7"]).expect(7);
 }
 
 #[test]
@@ -131,9 +135,9 @@ fn proxy_reports_incomplete_record_and_failed_start() {
     let (_, launcher) = launchers(1).swap_remove(0);
     let own = wireup().to_str().unwrap().to_owned();
     let words = ["proxy", "-o", "/dev/full", &own, "pmi", "barrier"];
-    let outcome = asked(launcher.clone(), &words).expect(0);
+    let outcome = run_pmi(launcher.clone(), &words).expect(0);
     outcome.expect_one_line(&["cannot write all messages: No space left on device"]);
-    let outcome = asked(launcher, &["proxy", "/no/program"]).expect(125);
+    let outcome = run_pmi(launcher, &["proxy", "/no/program"]).expect(125);
     assert!(
         outcome
             .err()
@@ -154,7 +158,7 @@ fn invalid_key_or_value_is_not_sent() {
             ),
             (["get", "--kvs=a b", "c"], "cannot send name \"a b\""),
         ] {
-            let outcome = asked(launcher.clone(), &words);
+            let outcome = run_pmi(launcher.clone(), &words);
             assert!(outcome.err().contains(message), "{outcome:?}");
             assert_ne!(outcome.code, 0, "{outcome:?}");
         }

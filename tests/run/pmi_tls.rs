@@ -178,8 +178,8 @@ impl Middle {
             let (client, _) = listener.accept().unwrap();
             let server = TcpStream::connect(target).unwrap();
             let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            let kept = carried.clone();
-            thread::spawn(move || carry(back, &kept, &AtomicBool::new(false)));
+            let carried_back = carried.clone();
+            thread::spawn(move || carry(back, &carried_back, &AtomicBool::new(false)));
             carry((client, server), &carried, &alters);
         });
         middle

@@ -232,10 +232,10 @@ fn ps_distinguishes_jobs_by_name() {
     assert_eq!(sizes, [&Value::from(2), &Value::from(1)]);
     let answer = wireup(["ps", "no-such-job"]);
     assert_eq!(answer.status.code(), Some(1));
-    let said = err(&answer);
+    let stderr = err(&answer);
     assert!(
-        said.starts_with("wireup: no job \"no-such-job\"; there are "),
-        "{said}"
+        stderr.starts_with("wireup: no job \"no-such-job\"; there are "),
+        "{stderr}"
     );
     end(first);
     end(second);

@@ -204,15 +204,15 @@ fn clients_resolve_nodes_and_processes_of_related_jobs() {
             let (parents, children, all) = (homes("p"), homes("c"), homes(""));
             assert_eq!(all.len(), nodes.len().max(1), "{outcome:?}");
             for line in &lines {
-                let seen = |key| map(&value(line, key));
+                let nodes_of = |key| map(&value(line, key));
                 let host = value(line, "host");
                 let (own, other, local) = match &*letter(line) {
                     "p" => (&parents, &children, &parents[&host]),
                     _ => (&children, &parents, &all[&host]),
                 };
-                assert_eq!(&seen("own"), own, "{line}");
-                assert_eq!(&seen("other"), other, "{line}");
-                assert_eq!(seen("all"), all, "{line}");
+                assert_eq!(&nodes_of("own"), own, "{line}");
+                assert_eq!(&nodes_of("other"), other, "{line}");
+                assert_eq!(nodes_of("all"), all, "{line}");
                 assert_eq!(&procs(&value(line, "local")), local, "{line}");
             }
         }

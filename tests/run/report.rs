@@ -36,10 +36,14 @@ fn straggler_is_named_with_every_mpi() {
         "--report",
         "trace.json",
     ];
-    let made = [&files[..], &["--report", "-"]].concat();
+    let report_options = [&files[..], &["--report", "-"]].concat();
     for name in ["mpich4", "mpich5", "impi", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
-        let options = [&made[..], &["--wrap", STRAGGLER, "--virtual-nodes", "2"]].concat();
+        let options = [
+            &report_options[..],
+            &["--wrap", STRAGGLER, "--virtual-nodes", "2"],
+        ]
+        .concat();
         // Its UCX may hang by itself when nodes end.
         let options = &options[..options.len() - if name == "mpich4" { 2 } else { 0 }];
         let outcome = mpi.run(4, options, "hello", &[]).run().expect(0);
@@ -193,9 +197,9 @@ fn recorded_stream_gives_same_report() {
         "{}",
         summary.out()
     );
-    let made = report(&["-o", "page.html", "-o", "trace.json"]).expect_quiet_success();
+    let outcome = report(&["-o", "page.html", "-o", "trace.json"]).expect_quiet_success();
     assert!(
-        trace(&made)
+        trace(&outcome)
             .iter()
             .any(|event| event["name"] == "spawn of 2 ranks")
     );
@@ -216,8 +220,12 @@ fn report_to_unwritable_path_is_refused_before_start() {
 #[test]
 fn failed_launch_has_report_with_failure_cause() {
     let script = "[ $WIREUP_RANK != 1 ] || kill -9 $$; exec sleep 1000";
-    let made = ["--report", "page.html", "--report", "trace.json"];
-    let options = [&made[..], &["--virtual-nodes", "2", "sh", "-c", script]].concat();
+    let report_options = ["--report", "page.html", "--report", "trace.json"];
+    let options = [
+        &report_options[..],
+        &["--virtual-nodes", "2", "sh", "-c", script],
+    ]
+    .concat();
     let outcome = Run::ranks(4, &options).run().expect(137);
     let died = "killed by signal 9 (SIGKILL)";
     outcome.expect_one_line(&["rank 1 (", died]);
@@ -233,8 +241,8 @@ fn failed_launch_has_report_with_failure_cause() {
 
 #[test]
 fn refused_launch_has_no_report() {
-    let made = ["--report", "page.html", "--json", "status"];
-    let run = Run::ranks(1, [&made[..], &["./nothing"]].concat());
+    let report_options = ["--report", "page.html", "--json", "status"];
+    let run = Run::ranks(1, [&report_options[..], &["./nothing"]].concat());
     std::fs::write(run.dir().join("page.html"), OLDER_PAGE).unwrap();
     let outcome = run.run().expect(127);
     outcome.expect_one_line(&["./nothing", "not found"]);
@@ -271,8 +279,8 @@ fn foreign_file_is_not_overwritten_by_report() {
         std::fs::write(report.dir().join("stream"), &stream).unwrap();
         let outcome = report.run().expect(125);
         outcome.expect_one_line(&["-o stream would overwrite a file"]);
-        let kept = std::fs::read_to_string(outcome.dir().join("stream")).unwrap();
-        assert_eq!(kept, stream, "{file}");
+        let text = std::fs::read_to_string(outcome.dir().join("stream")).unwrap();
+        assert_eq!(text, stream, "{file}");
     }
 }
 

@@ -18,7 +18,7 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 /// Returns the observations of the ranks, sorted, each after its rank.
-fn seen(text: &str) -> Vec<String> {
+fn observations(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| {
         let (rank, saw) = line
             .split_once("pmi_restart rank=")?
@@ -26,9 +26,9 @@ fn seen(text: &str) -> Vec<String> {
             .split_once(" saw=")?;
         Some(format!("{rank} {saw}"))
     });
-    let mut seen: Vec<String> = lines.collect();
-    seen.sort();
-    seen
+    let mut observations: Vec<String> = lines.collect();
+    observations.sort();
+    observations
 }
 
 fn all_saw(ranks: u32, cards: &[&str]) -> Vec<String> {
@@ -62,7 +62,11 @@ fn all_ranks_restart_pmi_together() {
         let run = run.more([&path]).more(dialect).more(steps.split(' '));
         let outcome = run.run().expect_quiet_success();
         let expected = all_saw(4, &["a,a,a,a", "b,b,b,b", "c,c,c,c"]);
-        assert_eq!(seen(&outcome.out()), expected, "{nodes} {dialect:?}");
+        assert_eq!(
+            observations(&outcome.out()),
+            expected,
+            "{nodes} {dialect:?}"
+        );
     }
 }
 
@@ -100,7 +104,11 @@ fn ranks_restarted_in_turn_are_awaited_without_earlier_keys() {
                 "new,new,new,-",
             ],
         );
-        assert_eq!(seen(&outcome.out()), expected, "{nodes} {dialect:?}");
+        assert_eq!(
+            observations(&outcome.out()),
+            expected,
+            "{nodes} {dialect:?}"
+        );
     }
 }
 
@@ -139,7 +147,11 @@ fn process_killed_in_barrier_is_withdrawn_from_it() {
         );
         let outcome = run.run().expect(0);
         let expected = all_saw(4, &["zero,one,two,new"]);
-        assert_eq!(seen(&outcome.out()), expected, "{nodes} {dialect:?}");
+        assert_eq!(
+            observations(&outcome.out()),
+            expected,
+            "{nodes} {dialect:?}"
+        );
     }
 }
 
@@ -151,7 +163,7 @@ fn restart_needs_its_option_and_is_refused_with_pmix() {
     let steps = "join put:a meet see meet join meet see leave";
     let run = Run::ranks(2, [&path]).more(steps.split(' '));
     let outcome = run.run().expect_quiet_success();
-    assert_eq!(seen(&outcome.out()), all_saw(2, &["a,a", "a,a"]));
+    assert_eq!(observations(&outcome.out()), all_saw(2, &["a,a", "a,a"]));
     for (options, words) in [
         (["--pmi", "pmix"], "does not support --pmi pmix"),
         (["--on-failure", "continue"], "contradict each other"),
@@ -237,8 +249,8 @@ impl RestartableLaunch {
         let mut client = self.clients[rank].take().unwrap();
         client.kill().unwrap();
         client.wait().unwrap();
-        let said = format!("wireup: rank {rank}: client disconnected; waiting for a new process");
-        self.running.wait_for_many(Output::Stderr, &said, times);
+        let line = format!("wireup: rank {rank}: client disconnected; waiting for a new process");
+        self.running.wait_for_many(Output::Stderr, &line, times);
     }
 
     fn wait_for_file(&self, name: &str) {
@@ -309,7 +321,7 @@ fn processes_of_served_job_restart_one_by_one() {
         }
         let mut expected = all_saw(3, &["0,0,0", "1,0,0", "1,2,0", "1,2,3"]);
         expected.sort();
-        assert_eq!(seen(&launch.end()), expected, "{nodes} {dialect:?}");
+        assert_eq!(observations(&launch.end()), expected, "{nodes} {dialect:?}");
     }
 }
 
@@ -416,9 +428,9 @@ fn processes_are_saved_by_criu_end_and_are_restored() {
             // It ends what it has saved.
             let client = launch.clients[rank].as_mut().unwrap();
             assert!(!client.wait().unwrap().success());
-            let said =
+            let line =
                 format!("wireup: rank {rank}: client disconnected; waiting for a new process");
-            launch.running.wait_for(Output::Stderr, &said);
+            launch.running.wait_for(Output::Stderr, &line);
         }
         File::create(launch.file("go")).unwrap();
         for (rank, image) in images.iter().enumerate() {
@@ -431,7 +443,7 @@ fn processes_are_saved_by_criu_end_and_are_restored() {
         for rank in 0..2 {
             launch.wait_for_file(&format!("done-{rank}"));
         }
-        assert_eq!(seen(&fs::read_to_string(out).unwrap()), expected);
+        assert_eq!(observations(&fs::read_to_string(out).unwrap()), expected);
         launch.end();
     }
 }

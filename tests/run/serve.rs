@@ -157,7 +157,7 @@ until [ -e env/rank-0.env ] && [ -e env/rank-1.env ]; do
   sleep 0.05
 done
 port=$(sed -n 's|^PMIX_SERVER_URI.*tcp4://127\.0\.0\.1:\([0-9]*\).*|\1|p' env/rank-1.env | head -n 1)
-for silent in $(seq 40); do exec {kept}<>/dev/tcp/127.0.0.1/$port || exit 98; done
+for silent in $(seq 40); do exec {connection}<>/dev/tcp/127.0.0.1/$port || exit 98; done
 until grep -q 'was replaced by a newer connection' errors; do
   kill -0 $serving 2>/dev/null || { cat errors >&2; exit 97; }
   sleep 0.05
@@ -294,9 +294,9 @@ fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
         r#"exec 3<>/dev/tcp/127.0.0.1/$0; printf "$1" >&3; head -c $2 <&3 >&2; exec cat <&3"#;
     client.args(["-c", script, &launch.ports[1], start, &whole.to_string()]);
     let mut client = client.stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = vec![0; whole];
-    std::io::Read::read_exact(client.stderr.as_mut().unwrap(), &mut said).unwrap();
-    assert_eq!(String::from_utf8(said).unwrap(), format!("{ACK}{answer}"));
+    let mut reply = vec![0; whole];
+    std::io::Read::read_exact(client.stderr.as_mut().unwrap(), &mut reply).unwrap();
+    assert_eq!(String::from_utf8(reply).unwrap(), format!("{ACK}{answer}"));
     assert_eq!(launch.says(r"cmd=initack pmiid=1\n", 1000, &[]), "");
     launch.wait_for_message("refused: the rank already has a client");
     // The client has not finalized: that fails the job.
@@ -485,15 +485,15 @@ fn client_that_requests_notices_gets_them_with_signal() {
         client.args(["-c", LISTENER, &launch.ports[1], name]);
         let client = client.stdout(fs::File::create(&file).unwrap());
         let mut client = client.spawn().unwrap();
-        let said = || fs::read_to_string(&file).unwrap();
+        let output = || fs::read_to_string(&file).unwrap();
         // No reply shows the client that its notice connection is accepted.
         eventually("a notice comes", || {
             launch.running.signal(Signal::USR1);
-            said().starts_with("cmd=checkpoint\n").then_some(())
+            output().starts_with("cmd=checkpoint\n").then_some(())
         });
         launch.running.signal(Signal::TERM);
         eventually("the last notice comes", || {
-            said()
+            output()
                 .ends_with("cmd=abort reason=the_job_ends\n")
                 .then_some(())
         });

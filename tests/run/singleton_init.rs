@@ -53,8 +53,12 @@ fn alone(mpi: &Mpi, words: impl IntoIterator<Item = OsString>) -> Run {
 #[track_caller]
 fn expect(outcome: &Outcome, (parent, child): (&str, &str), children: usize) {
     let lines = outcome.sorted_lines();
-    let said = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
-    assert_eq!((said(parent), said(child)), (1, children), "{outcome:?}");
+    let count_of = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!(
+        (count_of(parent), count_of(child)),
+        (1, children),
+        "{outcome:?}"
+    );
 }
 
 #[test]

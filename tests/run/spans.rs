@@ -229,7 +229,7 @@ fn grpc_uses_tls_with_certificates_of_both_sides() {
     let dir = tempfile::tempdir().unwrap();
     let [key, certificate] =
         ["key.pem", "cert.pem"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
-    let made = Command::new("openssl")
+    let output = Command::new("openssl")
         .args([
             "req",
             "-x509",
@@ -253,7 +253,7 @@ fn grpc_uses_tls_with_certificates_of_both_sides() {
         .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .output()
         .unwrap();
-    assert!(made.status.success(), "{made:?}");
+    assert!(output.status.success(), "{output:?}");
     let (collector, message, port) = over_grpc(&python, &[&key, &certificate]);
     let endpoint = format!("https://localhost:{port}");
     // The system trusts no such certificate.

@@ -91,10 +91,16 @@ fn children_merge_with_their_parents() {
             for line in &lines {
                 assert_eq!(number(line, "parents"), 3, "{line}");
             }
-            let seen: Vec<u32> = hosts(&lines).into_iter().map(place).collect();
+            let nodes_of_children: Vec<u32> = hosts(&lines).into_iter().map(place).collect();
             let count = nodes.last().map_or(1, |count| count.parse().unwrap());
-            assert!(seen.iter().all(|node| *node < count), "{outcome:?}");
-            assert!(seen.is_sorted(), "children are laid out by node; {seen:?}");
+            assert!(
+                nodes_of_children.iter().all(|node| *node < count),
+                "{outcome:?}"
+            );
+            assert!(
+                nodes_of_children.is_sorted(),
+                "children are laid out by node; {nodes_of_children:?}"
+            );
         }
     }
 }
@@ -357,10 +363,10 @@ fn hundred_spawns_leave_nothing_behind() {
                 (!all.iter().any(|p| p.name == "spawn")).then_some(())
             });
             let held = settled(|| held(&run));
-            let seen = (held, memory_of_sidecars(&run));
+            let usage = (held, memory_of_sidecars(&run));
             run.signal(Signal::TERM);
             run.finish().expect(143);
-            seen
+            usage
         };
         let ((few, before), (many, then)) = (after(few_times), after(many_times));
         assert_eq!(few.0, many.0, "{}", stage.mpi.name);
@@ -585,11 +591,11 @@ fn python(program: &str, ranks: u32, nodes: &[&str], check: impl Fn(&Outcome)) {
 #[test]
 fn python_program_spawns_python_programs() {
     python("spawn.py", 2, &[], |outcome| {
-        let said = |word| outcome.by_rank(word, if word == "child" { 3 } else { 2 });
-        for line in said("parent").into_iter().chain(said("child")) {
+        let lines_of = |word| outcome.by_rank(word, if word == "child" { 3 } else { 2 });
+        for line in lines_of("parent").into_iter().chain(lines_of("child")) {
             assert_eq!(number(&line, "sum"), 15, "{outcome:?}");
         }
-        for line in said("child") {
+        for line in lines_of("child") {
             assert_eq!(field(&line, "words"), Some("an argument"), "{outcome:?}");
         }
     });
@@ -600,14 +606,14 @@ fn mpi4py_pool_gets_requested_workers() {
     // On two nodes there are two ranks at least, each with a pool of its own.
     for (nodes, ranks) in [(NODES[0], 1), (NODES[1], 2)] {
         python("pool.py", ranks, nodes, |outcome| {
-            let mut seen = BTreeSet::new();
+            let mut nodes_of_workers = BTreeSet::new();
             for line in outcome.by_rank("pool", ranks) {
                 assert_eq!(number(&line, "sum"), 85344, "{outcome:?}");
                 assert_eq!(number(&line, "workers"), 4, "{outcome:?}");
                 let hosts = field(&line, "hosts").unwrap().split(',');
-                seen.extend(hosts.map(place));
+                nodes_of_workers.extend(hosts.map(place));
             }
-            assert_eq!(seen, (0..ranks).collect(), "{outcome:?}");
+            assert_eq!(nodes_of_workers, (0..ranks).collect(), "{outcome:?}");
         });
     }
 }

@@ -136,9 +136,9 @@ fn failure_cause_is_typed() {
     assert_eq!(cause["host"], result["ranks"][1]["host"]);
     assert_eq!(cause["last"], "never contacted PMI");
     assert!(cause["program"].as_str().unwrap().ends_with("sh"));
-    let said = outcome.expect_one_line(&["rank 1 ("]);
+    let line = outcome.expect_one_line(&["rank 1 ("]);
     assert_eq!(
-        said,
+        line,
         format!("wireup: {}", cause["message"].as_str().unwrap())
     );
     assert_eq!(result["ranks"][1]["signal_name"], "SIGSEGV");

@@ -45,7 +45,7 @@ fn assert_lines(output: &[u8], ranks: usize, count: usize, lengths: &[usize], la
         assert_eq!(got, expected);
         *index += 1;
     }
-    assert!(next.values().all(|seen| *seen == count), "{next:?}");
+    assert!(next.values().all(|index| *index == count), "{next:?}");
 }
 
 /// Waits until every process of this name sleeps in a write: its output is not read any more.
@@ -94,14 +94,20 @@ fn label_never_appears_inside_line() {
     let outcome = Run::ranks(6, ["-l", "sh", "-c", script])
         .run()
         .expect_quiet_success();
-    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut text_by_label: BTreeMap<String, String> = BTreeMap::new();
     for got in outcome.out().lines() {
         let (label, rest) = got.split_once("] ").expect("a label");
         assert!(!rest.contains('['), "{outcome:?}");
-        seen.entry(label.to_owned()).or_default().push_str(rest);
+        text_by_label
+            .entry(label.to_owned())
+            .or_default()
+            .push_str(rest);
     }
-    assert_eq!(seen.len(), 6, "{outcome:?}");
-    assert!(seen.values().all(|text| text == "abababend"), "{outcome:?}");
+    assert_eq!(text_by_label.len(), 6, "{outcome:?}");
+    assert!(
+        text_by_label.values().all(|text| text == "abababend"),
+        "{outcome:?}"
+    );
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Helper {
         let descriptors = [theirs.as_fd(), says.as_fd()];
         send(&self.socket, &encode(order), &descriptors).unwrap();
         let (body, mut descriptors) = receive(&self.socket).unwrap().unwrap();
-        let HelperReply::Made { pid, .. } = decode(&body).unwrap() else {
+        let HelperReply::Process { pid, .. } = decode(&body).unwrap() else {
             panic!("none is made");
         };
         let pidfd = descriptors.pop().unwrap();
@@ -79,7 +79,7 @@ impl Helper {
     }
 
     /// Sends a request to the helper and returns its reply.
-    fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> HelperReply {
+    fn send_request(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> HelperReply {
         send(&self.socket, body, descriptors).unwrap();
         decode(&receive(&self.socket).unwrap().unwrap().0).unwrap()
     }
@@ -87,7 +87,7 @@ impl Helper {
     /// Returns the reason for which the helper refuses a request.
     #[track_caller]
     fn refused(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
-        match self.asked(body, descriptors) {
+        match self.send_request(body, descriptors) {
             HelperReply::Refused { reason } => reason,
             answer => panic!("{answer:?}"),
         }
@@ -97,8 +97,8 @@ impl Helper {
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.socket);
         let mut text = String::new();
-        let mut said = self.child.stderr.take().unwrap();
-        said.read_to_string(&mut text).unwrap();
+        let mut stderr = self.child.stderr.take().unwrap();
+        stderr.read_to_string(&mut text).unwrap();
         (self.child.wait().unwrap().code(), text)
     }
 }
@@ -171,9 +171,9 @@ fn step_is_child_of_requester_with_its_link_and_output() {
     // Another one while the first lives.
     let other = helper.make(&order(None));
     assert_ne!(other.pid, step.pid);
-    let (code, said) = other.end();
+    let (code, stderr) = other.end();
     assert_ne!(code, Some(0));
-    assert!(said.contains("the agent's link"), "{said}");
+    assert!(stderr.contains("the agent's link"), "{stderr}");
     // The helper's end is not its steps'.
     assert_eq!(helper.end(), (Some(0), String::new()));
     assert!(Path::new(&format!("/proc/{}", step.pid)).exists());
@@ -209,9 +209,12 @@ fn step_of_root_helper_runs_entirely_as_user() {
         gid: 54_322,
         groups: Vec::new(),
     })));
-    let (code, said) = nobody.end();
+    let (code, stderr) = nobody.end();
     assert_eq!(code, Some(125));
-    assert!(said.contains("cannot become user id 4294967295"), "{said}");
+    assert!(
+        stderr.contains("cannot become user id 4294967295"),
+        "{stderr}"
+    );
     assert_eq!(helper.end(), (Some(0), String::new()));
 }
 
@@ -239,12 +242,12 @@ fn invalid_command_is_refused_and_ends_nothing() {
     refused(&signal(1000), "unknown signal 1000");
     // Of what it has not made it knows nothing.
     assert_eq!(
-        helper.asked(&encode(&HelperRequest::Signal { id: 99, signal: 9 }), &[]),
+        helper.send_request(&encode(&HelperRequest::Signal { id: 99, signal: 9 }), &[]),
         HelperReply::Done
     );
     settled(&living);
     helper.make(&order(None)).end();
-    assert_eq!(helper.asked(&signal(9), &[]), HelperReply::Done);
+    assert_eq!(helper.send_request(&signal(9), &[]), HelperReply::Done);
     let (code, _) = living.end();
     assert_eq!(code, None, "it was killed");
     assert_eq!(helper.end(), (Some(0), String::new()));
@@ -253,17 +256,17 @@ fn invalid_command_is_refused_and_ends_nothing() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("is started by an agent"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("is started by an agent"), "{stderr}");
 }
 
 #[test]
 fn oversized_command_ends_helper() {
     let mut helper = Helper::start();
     helper.socket.write_all(&u32::MAX.to_le_bytes()).unwrap();
-    let (code, said) = helper.end();
-    assert_eq!(code, Some(125), "{said}");
-    assert!(said.starts_with("wireup: the agent's socket"), "{said}");
+    let (code, stderr) = helper.end();
+    assert_eq!(code, Some(125), "{stderr}");
+    assert!(stderr.starts_with("wireup: the agent's socket"), "{stderr}");
 }
 
 #[test]
@@ -290,12 +293,12 @@ fn step_reports_its_version_to_agent_of_other_version() {
     assert_eq!(answer.class, FrameClass::Control);
     let own = StepReport::OtherVersion { version: VERSION };
     assert_eq!(decode::<StepReport>(&answer.body).unwrap(), own);
-    let (code, said) = step.end();
+    let (code, stderr) = step.end();
     assert_eq!(code, Some(125));
     let versions = [VERSION, VERSION + 1].map(|version| format!("version {version}"));
     assert!(
-        versions.iter().all(|version| said.contains(version)),
-        "{said}"
+        versions.iter().all(|version| stderr.contains(version)),
+        "{stderr}"
     );
     assert_eq!(helper.end(), (Some(0), String::new()));
 }
@@ -303,7 +306,7 @@ fn step_reports_its_version_to_agent_of_other_version() {
 /// Returns the output of a launcher whose job is in a file with these bytes.
 fn launched(described: &[u8]) -> String {
     let helper = Helper::start();
-    let (mut said, says) = pipe()
+    let (mut output, says) = pipe()
         .map(|(ours, theirs)| (fs::File::from(ours), theirs))
         .unwrap();
     let mut job = fs::File::from(memfd_create("job", MemfdFlags::CLOEXEC).unwrap());
@@ -316,11 +319,11 @@ fn launched(described: &[u8]) -> String {
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    let answer = helper.asked(&encode(&launcher), &borrowed);
-    assert!(matches!(answer, HelperReply::Made { .. }), "{answer:?}");
+    let answer = helper.send_request(&encode(&launcher), &borrowed);
+    assert!(matches!(answer, HelperReply::Process { .. }), "{answer:?}");
     drop(descriptors);
     let mut text = String::new();
-    said.read_to_string(&mut text).unwrap();
+    output.read_to_string(&mut text).unwrap();
     assert_eq!(helper.end(), (Some(0), String::new()));
     text
 }
@@ -385,7 +388,7 @@ fn untrusted_agent_may_name_people_only_without_groups() {
     // Before there are rules no user may be named.
     refused(&user(1000), "has not set its rules");
     assert_eq!(
-        helper.asked(&separate, &[theirs.as_fd()]),
+        helper.send_request(&separate, &[theirs.as_fd()]),
         HelperReply::Done
     );
     drop(theirs);
@@ -422,9 +425,12 @@ fn untrusted_agent_may_name_people_only_without_groups() {
     assert_eq!(files.len(), 1);
     // Who knows accounts was never asked about these; its end is the helper's.
     drop(accounts);
-    let (code, said) = helper.end();
-    assert_eq!(code, Some(125), "{said}");
-    assert!(said.contains("the process that knows accounts"), "{said}");
+    let (code, stderr) = helper.end();
+    assert_eq!(code, Some(125), "{stderr}");
+    assert!(
+        stderr.contains("the process that knows accounts"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -436,7 +442,7 @@ fn groups_come_from_account_database_without_delaying_others() {
     let (accounts, theirs) = UnixStream::pair().unwrap();
     let separate = encode(&HelperRequest::Separate(rules()));
     assert_eq!(
-        helper.asked(&separate, &[theirs.as_fd()]),
+        helper.send_request(&separate, &[theirs.as_fd()]),
         HelperReply::Done
     );
     let user = |gid| step(ProcessOwner::User { uid: 54_321, gid });
@@ -457,12 +463,12 @@ fn groups_come_from_account_database_without_delaying_others() {
     let say = |mut reply: fs::File| {
         reply.write_all(&encode(&found)).unwrap();
     };
-    let (code, said) = {
+    let (code, stderr) = {
         say(replies.pop().unwrap());
         third.end()
     };
     assert_eq!(code, Some(125));
-    assert!(said.contains("not a member of group 0"), "{said}");
+    assert!(stderr.contains("not a member of group 0"), "{stderr}");
     say(replies.pop().unwrap());
     let is = |step: &Step, gid: u32| {
         let gids = [gid; 4].map(|gid| gid.to_string()).join(" ");

@@ -82,11 +82,11 @@ fn names_are_published_found_and_unpublished_with_every_libpmix() {
             // Open MPI has no class of its own for it.
             expect_names(&outcome, "other");
             for (kind, count) in [("publish", 2), ("lookup", 12), ("unpublish", 2)] {
-                let seen: u64 = upcalls(&outcome, kind)
+                let total: u64 = upcalls(&outcome, kind)
                     .iter()
                     .map(|[count, ..]| count)
                     .sum();
-                assert_eq!(seen, count, "{kind}; {outcome:?}");
+                assert_eq!(total, count, "{kind}; {outcome:?}");
             }
         }
     }

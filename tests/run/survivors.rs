@@ -195,7 +195,7 @@ fn loss_requeues_job_only_in_slurm() {
     // The script replaces Slurm's own command, and prints its arguments.
     let place = tempfile::tempdir().unwrap();
     let scontrol = place.path().join("scontrol");
-    for (code, said) in [
+    for (code, message) in [
         (0, "Slurm runs its job 17 again"),
         (1, "is not run again: scontrol requeue"),
     ] {
@@ -214,7 +214,7 @@ fn loss_requeues_job_only_in_slurm() {
             .run()
             .expect(75);
         assert_eq!(outcome.out(), "asked: requeue 17\n", "{outcome:?}");
-        assert!(outcome.err().contains(said), "{outcome:?}");
+        assert!(outcome.err().contains(message), "{outcome:?}");
     }
 }
 

@@ -211,11 +211,11 @@ fn background_job_stops_only_when_rank_reads_terminal() {
         process(wireup.pid).filter(|p| stopped(p.state))
     });
     // The kernel shows the stop before it has notified the shell.
-    let mut asked = 0;
+    let mut command_count = 0;
     eventually("the shell knows", || {
         shell.type_text("jobs -l\n");
-        asked += 1;
-        shell.wait_for_many(Output::Stdout, PROMPT, 8 + asked);
+        command_count += 1;
+        shell.wait_for_many(Output::Stdout, PROMPT, 8 + command_count);
         let out = shell.so_far(Output::Stdout);
         String::from_utf8_lossy(&out)
             .contains("Stopped (tty input)")
@@ -227,7 +227,7 @@ fn background_job_stops_only_when_rank_reads_terminal() {
     });
     shell.type_text("words\n");
     shell.wait_for(Output::Stdout, "got words\r\n");
-    leave(shell, 9 + asked);
+    leave(shell, 9 + command_count);
 }
 
 #[test]

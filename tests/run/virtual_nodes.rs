@@ -41,8 +41,8 @@ pub(crate) fn expect_names(hello: &Outcome, nodes: u32) {
 #[track_caller]
 pub(crate) fn expect_shared_by_two(split_shared: &Outcome, nodes: u32) {
     for (rank, line) in (0..).zip(split_shared.by_rank("split_shared", nodes * 2)) {
-        let seen = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
-        assert_eq!(seen, [rank % 2, 2, rank - rank % 2], "{line}");
+        let values = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
+        assert_eq!(values, [rank % 2, 2, rank - rank % 2], "{line}");
     }
 }
 

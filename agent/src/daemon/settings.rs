@@ -160,14 +160,14 @@ struct AgentConfigFile {
 /// # Errors
 /// [`SettingsError`].
 pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
-    let (path, asked) = match &args.config {
+    let (path, is_required) = match &args.config {
         Some(path) => (path.clone(), true),
         None => (default_directory("agent.toml", "--config")?, false),
     };
     let wrong = |what: String| SettingsError::Config(path.clone(), what);
     let text = match read_own_settings(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !asked => return Ok(args),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_required => return Ok(args),
         Err(error) => return Err(wrong(error.to_string())),
     };
     let config: AgentConfigFile =

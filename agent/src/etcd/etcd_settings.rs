@@ -139,7 +139,7 @@ impl EtcdSettings {
         };
         let with_tls = authority.is_some() || identity.is_some();
         let mut tls = None;
-        let mut made = Vec::new();
+        let mut etcd_endpoints = Vec::new();
         for text in endpoints {
             let url = match (text.contains("://"), with_tls) {
                 (true, _) => text.clone(),
@@ -162,7 +162,7 @@ impl EtcdSettings {
                 _ => return Err(wrong()),
             }
             let endpoint = endpoint.connect_timeout(CONNECT);
-            made.push(
+            etcd_endpoints.push(
                 endpoint
                     .http2_keep_alive_interval(PROBE)
                     .keep_alive_timeout(PROBE),
@@ -183,7 +183,7 @@ impl EtcdSettings {
             prefix.push('/');
         }
         Ok(Self {
-            endpoints: made,
+            endpoints: etcd_endpoints,
             login,
             prefix,
             ttl,

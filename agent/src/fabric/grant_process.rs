@@ -28,7 +28,7 @@ const LATER: Duration = Duration::from_secs(5);
 
 /// Event of the process that started this one.
 enum ParentEvent {
-    Said(GrantHolderRequest),
+    Request(GrantHolderRequest),
     /// The process has closed its pipe, or has ended.
     Gone,
 }
@@ -59,7 +59,7 @@ fn watch_input(to: Sender<ParentEvent>) {
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
         while let Ok(Some(message)) = read_message(&mut input) {
-            if to.blocking_send(ParentEvent::Said(message)).is_err() {
+            if to.blocking_send(ParentEvent::Request(message)).is_err() {
                 return;
             }
         }
@@ -82,15 +82,17 @@ fn watch_parent(parent: Option<Pid>, to: Sender<ParentEvent>) {
 
 async fn serve(mut events: Receiver<ParentEvent>) -> io::Result<()> {
     match events.recv().await {
-        Some(ParentEvent::Said(GrantHolderRequest::Obtain(wanted, spec))) => {
+        Some(ParentEvent::Request(GrantHolderRequest::Obtain(grant_request, spec))) => {
             // What others have left may take longer than this launch.
             tokio::spawn(sweep());
-            obtain(wanted, spec, &mut events).await
+            obtain(grant_request, spec, &mut events).await
         }
-        Some(ParentEvent::Said(GrantHolderRequest::Watch(record, node))) => {
+        Some(ParentEvent::Request(GrantHolderRequest::Watch(record, node))) => {
             watch(record, node, &mut events).await
         }
-        Some(ParentEvent::Said(GrantHolderRequest::Finished) | ParentEvent::Gone) | None => Ok(()),
+        Some(ParentEvent::Request(GrantHolderRequest::Finished) | ParentEvent::Gone) | None => {
+            Ok(())
+        }
     }
 }
 
@@ -98,7 +100,7 @@ async fn serve(mut events: Receiver<ParentEvent>) -> io::Result<()> {
 async fn wait_for_end(events: &mut Receiver<ParentEvent>) -> io::Result<bool> {
     let mut ended = signal(SignalKind::terminate())?;
     tokio::select! {
-        event = events.recv() => Ok(matches!(event, Some(ParentEvent::Said(GrantHolderRequest::Finished)))),
+        event = events.recv() => Ok(matches!(event, Some(ParentEvent::Request(GrantHolderRequest::Finished)))),
         _ = ended.recv() => Ok(false),
     }
 }
@@ -128,15 +130,15 @@ async fn obtain(
         Err(error) => return refuse(error.to_string()),
     };
     let name = grant_request.name.clone();
-    let mut kept = match LockedGrantRecord::new(&name) {
-        Ok(kept) => kept,
+    let mut grant_record = match LockedGrantRecord::new(&name) {
+        Ok(grant_record) => grant_record,
         Err(error) => return refuse(format!("cannot write a record of the grant: {error}")),
     };
     let since = Instant::now();
     let (mut life, order) = GrantLifecycle::begin(grant_request, spec, Duration::ZERO);
     // The end of the launch meanwhile is seen afterwards: until there is an answer, it is not known what there is to
     // revoke.
-    let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
+    let order = drive(&manager, (&mut life, order), &mut grant_record, since).await?;
     match order {
         GrantAction::Provide(credential) => {
             send_reply(&GrantHolderReply::Provided(
@@ -152,12 +154,12 @@ async fn obtain(
         GrantAction::Send(_) | GrantAction::Wait(_) | GrantAction::Over { .. } => {}
     }
     let order = life.end(since.elapsed());
-    let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
+    let order = drive(&manager, (&mut life, order), &mut grant_record, since).await?;
     let GrantAction::Over { leak } = order else {
         return Ok(());
     };
-    let heard = send_reply(&GrantHolderReply::Over(leak.clone()));
-    if let Some(leak) = leak.filter(|_| !heard) {
+    let is_sent = send_reply(&GrantHolderReply::Over(leak.clone()));
+    if let Some(leak) = leak.filter(|_| !is_sent) {
         eprintln!("wireup: --fabric: the fabric grant of {name} may remain: {leak}");
     }
     Ok(())

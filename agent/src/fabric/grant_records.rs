@@ -38,8 +38,8 @@ pub(super) struct LockedGrantRecord {
 
 /// Returns the directory of the records, if this user can have one.
 fn directory() -> Option<PathBuf> {
-    if let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) {
-        return Some(given.into());
+    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        return Some(path.into());
     }
     if rustix::process::geteuid().is_root() {
         return Some(OF_ROOT.into());

@@ -35,7 +35,7 @@ impl SiteCommand {
 
     async fn execute(&self, request: &ManagerRequest) -> std::io::Result<ManagerReply> {
         let (words, body): (Vec<&str>, String) = match request {
-            ManagerRequest::Create(wanted) => (vec!["create"], wanted.json()),
+            ManagerRequest::Create(grant_request) => (vec!["create"], grant_request.json()),
             ManagerRequest::Auth(id) => (vec!["auth", id.as_str()], String::new()),
             ManagerRequest::Revoke(id) => (vec!["revoke", id.as_str()], String::new()),
             ManagerRequest::List(name) => (vec!["list", name], String::new()),
@@ -66,8 +66,8 @@ impl SiteCommand {
             Some(3) => ManagerReply::Status(404, Zeroizing::default()),
             Some(4) => ManagerReply::Status(405, Zeroizing::default()),
             _ => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let line = said.lines().find(|line| !line.trim().is_empty());
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                let line = stderr.lines().find(|line| !line.trim().is_empty());
                 let line: String = line.unwrap_or_default().chars().take(200).collect();
                 ManagerReply::Lost(format!("{} ({line})", output.status))
             }

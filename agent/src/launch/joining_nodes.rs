@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn request_of_launcher_arrives_in_any_number_of_pieces() {
         for bytes in [0, 10, BODY_MAX, 3 * BODY_MAX] {
-            let asked = growth(bytes);
+            let expected = growth(bytes);
             let request = wireup_core::link::encode(&AgentRequest::Grow {
-                members: asked.members.clone(),
-                description: asked.description.to_vec(),
+                members: expected.members.clone(),
+                description: expected.description.to_vec(),
             });
             let mut pieces = begun();
             let chunks: Vec<_> = request.chunks(BODY_MAX).collect();
@@ -165,28 +165,28 @@ mod tests {
                     .push_launcher_piece(chunk, at + 1 < chunks.len())
                     .unwrap();
             }
-            assert_eq!(found, Some(LauncherMessage::Growth(asked.clone())));
+            assert_eq!(found, Some(LauncherMessage::Growth(expected.clone())));
 
             let mut pieces = begun();
             let mut found = None;
-            for piece in super::pieces(&asked) {
+            for piece in super::pieces(&expected) {
                 assert!(piece.growth.len() <= BODY_MAX);
                 assert_eq!(found, None);
                 found = pieces.push_parent_piece(&piece).unwrap();
             }
-            assert_eq!(found, Some(asked));
+            assert_eq!(found, Some(expected));
         }
     }
 
     #[test]
     fn invalid_growth_is_named() {
-        let said = |piece: &[u8]| begun().push_launcher_piece(piece, false).unwrap_err();
-        assert!(matches!(said(b"\xff\xff\xff"), GrowthError::Request(_)));
+        let error_of = |piece: &[u8]| begun().push_launcher_piece(piece, false).unwrap_err();
+        assert!(matches!(error_of(b"\xff\xff\xff"), GrowthError::Request(_)));
         let nodes = wireup_core::link::encode(&AgentRequest::Nodes {
             version: 1,
             members: Vec::new(),
         });
-        assert_eq!(said(&nodes), GrowthError::Second);
+        assert_eq!(error_of(&nodes), GrowthError::Second);
         let garbage = v1::Grow {
             growth: Bytes::from_static(b"\xff\xff"),
             more: false,

@@ -42,7 +42,7 @@ struct StepProcessState {
     fd: OnceLock<(AsyncFd<OwnedFd>, SignalHandle)>,
     pid: OnceLock<i32>,
     /// Time for which the step was silent when it was given up.
-    given_up: OnceLock<Duration>,
+    fatal_silence: OnceLock<Duration>,
 }
 
 /// Starts a step. Data written to it at once waits until it reads.
@@ -135,7 +135,7 @@ impl StepProcess {
     /// Ends the step because it was silent for this time.
     pub fn kill_for_silence(&self, silence: Duration) {
         // The first one counts.
-        let _ = self.0.given_up.set(silence);
+        let _ = self.0.fatal_silence.set(silence);
         self.kill();
     }
 
@@ -229,7 +229,7 @@ impl StepEvents {
 
     fn last(&mut self, how: &str) -> RouterEvent {
         self.done = true;
-        let reason = if let Some(silence) = self.process.0.given_up.get() {
+        let reason = if let Some(silence) = self.process.0.fatal_silence.get() {
             let pid = self.process.pid().unwrap_or_default();
             let seconds = silence.as_secs_f64();
             format!(

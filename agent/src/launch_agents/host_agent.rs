@@ -111,9 +111,9 @@ struct UnknownHost {
 }
 
 /// This host among those of the launch.
-fn own_name(hosts: &[String], given: Option<String>) -> Result<String, CommandError> {
+fn own_name(hosts: &[String], name_option: Option<String>) -> Result<String, CommandError> {
     let slurm = std::env::var(SLURM_NAME).ok();
-    let names = [given, slurm, Some(host_name())];
+    let names = [name_option, slurm, Some(host_name())];
     let label = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
     let found = names.iter().flatten().find_map(|name| {
         let same = hosts.iter().find(|host| *host == name);

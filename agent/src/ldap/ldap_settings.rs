@@ -110,9 +110,9 @@ impl LdapSettings {
         };
         let tls = match with_tls {
             true => {
-                let given = variable("LDAPTLS_CACERT").map(PathBuf::from);
-                let given = given.or(config.cacert);
-                let authorities = site_services::authorities(given.as_deref());
+                let ca_file = variable("LDAPTLS_CACERT").map(PathBuf::from);
+                let ca_file = ca_file.or(config.cacert);
+                let authorities = site_services::authorities(ca_file.as_deref());
                 Some(Arc::new(site_services::tls_client(authorities)?))
             }
             false => None,

@@ -137,8 +137,8 @@ impl NameStore for EtcdStore {
                 .strip_prefix(self.prefix.as_bytes())
                 .unwrap_or_default();
             // What others have written there is no name.
-            if let (Ok(id), Ok(kept)) = (std::str::from_utf8(id), self.versioned_name(&key)) {
-                all.push((id.to_owned(), kept));
+            if let (Ok(id), Ok(name)) = (std::str::from_utf8(id), self.versioned_name(&key)) {
+                all.push((id.to_owned(), name));
             }
         }
         Ok(all)

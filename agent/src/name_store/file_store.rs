@@ -246,9 +246,9 @@ impl FileStoreState {
                 continue;
             };
             if !id.starts_with('.')
-                && let Some(kept) = self.read(&id)?
+                && let Some(name) = self.read(&id)?
             {
-                all.push((id, kept));
+                all.push((id, name));
             }
         }
         Ok(all)

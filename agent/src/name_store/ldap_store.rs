@@ -170,10 +170,10 @@ impl LdapStore {
 
     /// Returns the sessions of the user, and whether each has ended.
     async fn sessions(&self) -> Result<BTreeMap<String, (bool, LdapEntry)>, StoreError> {
-        let wanted = &[ID, MODIFIED, TTL, VERSION];
+        let attributes = &[ID, MODIFIED, TTL, VERSION];
         let found = self
             .directory
-            .list(self.user_dn(), LAUNCHES.to_owned(), wanted);
+            .list(self.user_dn(), LAUNCHES.to_owned(), attributes);
         let found = found.await?;
         let now = match found.is_empty() {
             true => 0,
@@ -191,9 +191,12 @@ impl LdapStore {
     async fn sweep(&self) -> Result<(), StoreError> {
         let now = timestamp(stored_name::now());
         let filter = format!("(&(objectClass=wireupName)(|({SESSION}=*)({EXPIRES}<={now})))");
-        let wanted = &[ID, SESSION, EXPIRES, VERSION];
+        let attributes = &[ID, SESSION, EXPIRES, VERSION];
         // Before the sessions: a name that is seen without its session has outlived it.
-        let names = self.directory.list(self.user_dn(), filter, wanted).await?;
+        let names = self
+            .directory
+            .list(self.user_dn(), filter, attributes)
+            .await?;
         let sessions = self.sessions().await?;
         for name in names {
             let expired = name.text(EXPIRES).is_some_and(|at| at <= &*now);
@@ -322,11 +325,11 @@ impl NameStore for LdapStore {
             return Ok(None);
         };
         let unreadable = || StoreError::Unreadable(id.to_owned());
-        let mut kept = self
+        let mut name = self
             .versioned_name(&entry, |_| false)
             .ok_or_else(unreadable)?;
-        kept.dead = kept.record.bound && self.is_over(&kept.record.session).await?;
-        Ok(Some(kept))
+        name.dead = name.record.bound && self.is_over(&name.record.session).await?;
+        Ok(Some(name))
     }
 
     async fn change(
@@ -347,10 +350,10 @@ impl NameStore for LdapStore {
     }
 
     async fn list(&self) -> Result<Vec<(String, VersionedName)>, StoreError> {
-        let wanted = &[ID, RECORD, VERSION];
+        let attributes = &[ID, RECORD, VERSION];
         let found = self
             .directory
-            .list(self.user_dn(), NAMES.to_owned(), wanted);
+            .list(self.user_dn(), NAMES.to_owned(), attributes);
         let found = found.await?;
         let sessions = self.sessions().await?;
         let has_ended = |session: &str| sessions.get(session).is_none_or(|(over, _)| *over);

@@ -186,8 +186,8 @@ impl<S: NameStore> NameStoreService<S> {
             return Ok(NameReply::Refused(refusal));
         }
         let duplicate = |key: &[u8]| Ok(NameReply::Refused(NameRefusal::Duplicate(key.into())));
-        let mut seen = BTreeSet::new();
-        if let Some(key) = keys.iter().find(|key| !seen.insert(*key)) {
+        let mut unique_keys = BTreeSet::new();
+        if let Some(key) = keys.iter().find(|key| !unique_keys.insert(*key)) {
             return duplicate(key);
         }
         let record = |state: &mut ServiceState, (key, data): &(Vec<u8>, PublishedData)| {
@@ -225,7 +225,7 @@ impl<S: NameStore> NameStoreService<S> {
                 return Ok(NameReply::Done);
             }
         };
-        let mut made = Vec::new();
+        let mut stored = Vec::new();
         for value in &values {
             let id = stored_name::id(&self.scope, global, &value.0);
             let record = record(&mut self.state(), value);
@@ -233,10 +233,10 @@ impl<S: NameStore> NameStoreService<S> {
             // A record of a call that failed may exist, or appear later.
             if !matches!(created, Ok(false)) {
                 self.state().own_names.insert(id.clone(), record.clone());
-                made.push((id, record));
+                stored.push((id, record));
             }
             if !matches!(created, Ok(true)) {
-                for (id, record) in made {
+                for (id, record) in stored {
                     // A record that cannot be withdrawn now goes with the session.
                     let _ = self.withdraw(&id, &record).await;
                 }
@@ -246,7 +246,7 @@ impl<S: NameStore> NameStoreService<S> {
         // The end of the process may have been reported meanwhile.
         if lifetime.persistence == Persistence::Proc && self.state().ended_procs.contains(&who.proc)
         {
-            for (id, record) in made {
+            for (id, record) in stored {
                 self.withdraw(&id, &record).await?;
             }
             return Ok(NameReply::Refused(NameRefusal::RequesterEnded));
@@ -264,9 +264,9 @@ impl<S: NameStore> NameStoreService<S> {
             match self.store.read(id).await? {
                 None => {}
                 // By a call that seemed to fail.
-                Some(kept) if kept.record.is(record) => return Ok(true),
-                Some(kept) if is_gone(&kept) => {
-                    self.store.change(id, &kept, None).await?;
+                Some(stored) if stored.record.is(record) => return Ok(true),
+                Some(stored) if is_gone(&stored) => {
+                    self.store.change(id, &stored, None).await?;
                 }
                 Some(_) => return Ok(false),
             }
@@ -278,8 +278,8 @@ impl<S: NameStore> NameStoreService<S> {
     async fn withdraw(&self, id: &str, record: &StoredName) -> StoreResult<()> {
         for _ in 0..RACES {
             match self.store.read(id).await? {
-                Some(kept) if kept.record.is(record) => {
-                    if self.store.change(id, &kept, None).await? {
+                Some(stored) if stored.record.is(record) => {
+                    if self.store.change(id, &stored, None).await? {
                         break;
                     }
                 }
@@ -350,14 +350,17 @@ impl<S: NameStore> NameStoreService<S> {
         }
         for id in ids {
             for _ in 0..RACES {
-                let Some(kept) = self.store.read(&id).await? else {
+                let Some(stored) = self.store.read(&id).await? else {
                     break;
                 };
-                if is_gone(&kept) || kept.record.user != self.user.0 || !is_meant(&kept.record) {
+                if is_gone(&stored)
+                    || stored.record.user != self.user.0
+                    || !is_meant(&stored.record)
+                {
                     break;
                 }
-                if self.store.change(&id, &kept, None).await? {
-                    removed.insert(kept.record.key());
+                if self.store.change(&id, &stored, None).await? {
+                    removed.insert(stored.record.key());
                     self.state().own_names.remove(&id);
                     break;
                 }
@@ -371,11 +374,11 @@ impl<S: NameStore> NameStoreService<S> {
     }
 
     async fn list(&self) -> StoreResult {
-        let kept = self.store.list().await?.into_iter();
-        let here = kept.filter(|(id, kept)| {
-            stored_name::is_in(&self.scope, id) && !is_gone(kept) && kept.record.user == self.user.0
+        let names = self.store.list().await?.into_iter();
+        let here = names.filter(|(id, name)| {
+            stored_name::is_in(&self.scope, id) && !is_gone(name) && name.record.user == self.user.0
         });
-        let mut listed: Vec<_> = here.filter_map(|(_, kept)| kept.record.listed()).collect();
+        let mut listed: Vec<_> = here.filter_map(|(_, name)| name.record.listed()).collect();
         listed.sort_by(|one, other| one.key.cmp(&other.key));
         Ok(NameReply::Listed(listed))
     }
@@ -450,6 +453,6 @@ impl<S: NameStore> NameStoreService<S> {
     }
 }
 
-fn is_gone(kept: &VersionedName) -> bool {
-    kept.dead || kept.record.has_expired()
+fn is_gone(name: &VersionedName) -> bool {
+    name.dead || name.record.has_expired()
 }

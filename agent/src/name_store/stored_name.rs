@@ -287,7 +287,7 @@ mod tests {
             "%Mmeet%:a",
             "a.b",
         ];
-        let mut seen = BTreeSet::new();
+        let mut ids = BTreeSet::new();
         for meet in ["", "m", "m%:", &"é".repeat(32)] {
             for global in [false, true] {
                 for key in keys {
@@ -298,7 +298,7 @@ mod tests {
                             .all(|byte| matches!(byte, b' '..=b'~') && byte != b'/')
                     );
                     assert!(is_in(&scope(meet), &id), "{id}");
-                    assert!(seen.insert(id));
+                    assert!(ids.insert(id));
                 }
             }
         }

@@ -88,9 +88,9 @@ impl Peers {
                 Err(_) => Ok(Response::new(None)),
             }
         };
-        let asked = self.call(member, account, Duration::ZERO, ask);
+        let call = self.call(member, account, Duration::ZERO, ask);
         let late = |limit: Duration| Some(format!("no reply within {} s", limit.as_secs()));
-        match timeout(STATUS_LIMIT, asked).await {
+        match timeout(STATUS_LIMIT, call).await {
             Ok(Ok((Some(answer), _))) => {
                 status.advertised = answer.address;
                 status.version = answer.version;

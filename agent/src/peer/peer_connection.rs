@@ -190,14 +190,16 @@ impl Peers {
                 let make = || self.make(member, found);
                 connection.channel.get_or_init(make).await;
             }
-            let made = connection.channel.get();
-            let made = made.expect("it was made, or could not be");
-            let alive = made.as_ref().is_ok_and(|made| made.life.strong_count() > 0);
+            let channel = connection.channel.get();
+            let channel = channel.expect("it was made, or could not be");
+            let alive = channel
+                .as_ref()
+                .is_ok_and(|channel| channel.life.strong_count() > 0);
             if alive {
                 return Ok(ConnectionUse(connection));
             }
             connection.broken.store(true, Ordering::Relaxed);
-            if let Err(error) = made {
+            if let Err(error) = channel {
                 return Err(error.clone());
             }
         }
@@ -296,7 +298,7 @@ impl Peers {
             Ok(OpenChannel { channel, life })
         });
         match making.await {
-            Ok(made) => made.map_err(|error| unreachable(member, error)),
+            Ok(channel) => channel.map_err(|error| unreachable(member, error)),
             Err(_) => Err(PeerError::Ends),
         }
     }
@@ -317,8 +319,12 @@ impl ConnectionUse {
 
     /// Returns the client for calls over the connection.
     pub(crate) fn client(&self) -> PeerClient<Channel> {
-        let made = self.0.channel.get().and_then(|made| made.as_ref().ok());
-        let channel = made.expect("a line has a connection").channel.clone();
+        let channel = self
+            .0
+            .channel
+            .get()
+            .and_then(|channel| channel.as_ref().ok());
+        let channel = channel.expect("a line has a connection").channel.clone();
         PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX)
     }
 
@@ -347,10 +353,10 @@ impl Drop for ConnectionUse {
     fn drop(&mut self) {
         let runtime = Handle::try_current();
         if let (false, Ok(runtime)) = (self.0.broken.load(Ordering::Relaxed), runtime) {
-            let kept = self.0.clone();
+            let connection = self.0.clone();
             runtime.spawn(async move {
                 sleep(LINGER).await;
-                drop(kept);
+                drop(connection);
             });
         }
     }

@@ -94,8 +94,8 @@ impl LostChild {
         let request = v1::StatusRequest { version: VERSION };
         let ask = |mut client: PeerClient<Channel>| async move { client.status(request).await };
         let member = self.line.member();
-        let asked = self.peers.call(member, &self.account, Duration::ZERO, ask);
-        let (answer, _) = timeout(within, asked).await.ok()?.ok()?;
+        let call = self.peers.call(member, &self.account, Duration::ZERO, ask);
+        let (answer, _) = timeout(within, call).await.ok()?.ok()?;
         let boot = answer.boot;
         (!boot.is_empty()).then(|| boot != self.boot)
     }

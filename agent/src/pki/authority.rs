@@ -89,9 +89,9 @@ impl Authority {
         let mut params = params(name, validity);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let made = params.self_signed(&key).map_err(AuthorityError::Making)?;
+        let certificate = params.self_signed(&key).map_err(AuthorityError::Making)?;
         Ok(CertificatePair {
-            certificate: made.pem(),
+            certificate: certificate.pem(),
             key: key.serialize_pem(),
         })
     }
@@ -168,9 +168,9 @@ impl Authority {
             let server = ExtendedKeyUsagePurpose::ServerAuth;
             params.extended_key_usages.push(server);
         }
-        let made = params.signed_by(&key, &self.issuer);
+        let certificate = params.signed_by(&key, &self.issuer);
         Ok(CertificatePair {
-            certificate: made.map_err(AuthorityError::Making)?.pem(),
+            certificate: certificate.map_err(AuthorityError::Making)?.pem(),
             key: key.serialize_pem(),
         })
     }
@@ -201,8 +201,8 @@ impl Authority {
             revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        let made = list.signed_by(&self.issuer).map_err(AuthorityError::List)?;
-        made.pem().map_err(AuthorityError::List)
+        let signed_list = list.signed_by(&self.issuer).map_err(AuthorityError::List)?;
+        signed_list.pem().map_err(AuthorityError::List)
     }
 }
 

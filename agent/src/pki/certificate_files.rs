@@ -102,12 +102,12 @@ pub(crate) fn make_private(path: &Path) -> Result<(), PkiFileError> {
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
     {
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
-        made.map_err(failed("create the directory", parent))?;
+        let result = DirBuilder::new().recursive(true).mode(0o755).create(parent);
+        result.map_err(failed("create the directory", parent))?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(path),
-        made => made.map_err(failed("create the directory", path)),
+        result => result.map_err(failed("create the directory", path)),
     }
 }
 
@@ -302,8 +302,8 @@ impl StagedDirectory {
         name.push(format!(".{}.new", std::process::id()));
         let path = target.with_file_name(name);
         let _ = fs::remove_dir_all(&path);
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(failed("create the directory", &path))?;
+        let result = DirBuilder::new().mode(0o700).create(&path);
+        result.map_err(failed("create the directory", &path))?;
         Ok(Self {
             path,
             target: target.to_owned(),

@@ -41,8 +41,8 @@ pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
             days,
         } => {
             let names = expand(&names).map_err(refused)?;
-            let made = issue(&dir, &names, &address, role, Validity::days(now, days));
-            for path in made.map_err(refused)? {
+            let directories = issue(&dir, &names, &address, role, Validity::days(now, days));
+            for path in directories.map_err(refused)? {
                 print_certificate(&path.join(CERTIFICATE), "made", &path)?;
             }
             if role == Role::Node {

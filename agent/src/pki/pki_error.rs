@@ -15,7 +15,7 @@ pub enum PkiError {
     #[error("invalid --by {0:?}: write {{host}} for the name of the node, as in 'ssh {{host}}'")]
     NoHost(String),
     #[error("{} already exists; issue certificates with `wireup pki issue`", .0.display())]
-    Made(PathBuf),
+    AuthorityExists(PathBuf),
     #[error("no authority in {}; create one (wireup pki init) or name its directory (--dir)", .0.display())]
     NoAuthority(PathBuf),
     #[error("{name} already has a certificate in {}; replace it with wireup pki renew --name {name}", .path.display())]

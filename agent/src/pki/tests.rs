@@ -26,7 +26,8 @@ fn authority() -> (tempfile::TempDir, PathBuf) {
 
 fn issue_one(dir: &Path, name: &str, addresses: &[&str], role: Role) -> Result<PathBuf, PkiError> {
     let addresses: Vec<String> = addresses.iter().map(|&a| a.to_owned()).collect();
-    issue(dir, &[name.to_owned()], &addresses, role, valid(10)).map(|mut made| made.remove(0))
+    issue(dir, &[name.to_owned()], &addresses, role, valid(10))
+        .map(|mut directories| directories.remove(0))
 }
 
 fn mode(path: &Path) -> u32 {
@@ -142,7 +143,7 @@ fn existing_files_are_kept_and_failure_creates_none() {
     let key = fs::read(dir.join(CA_KEY)).unwrap();
     assert!(matches!(
         init(&dir, "again", valid(1)),
-        Err(PkiError::Made(_))
+        Err(PkiError::AuthorityExists(_))
     ));
     issue_one(&dir, "n1", &[], Role::Node).unwrap();
     let names = ["n2", "n1"].map(str::to_owned);
@@ -212,15 +213,15 @@ fn revoking_name_revokes_all_its_certificates_only() {
         let list = crate::revocation_lists::RevocationLists::read(&list, &[ca]).unwrap();
         list.contains(&CertificateDer::from_pem_slice(pem).unwrap())
     };
-    let seen = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
-    assert_eq!(seen, [true, true, false, false]);
+    let are_revoked = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
+    assert_eq!(are_revoked, [true, true, false, false]);
 
     // By its number, as `show` and openssl have it; what was revoked before stays so.
     let serial = read(&two.join(CERTIFICATE)).unwrap().serial;
     let serial = HEXUPPER.encode(&serial);
     assert_eq!(revocation::revoke(&dir, &[], &[serial], now()).unwrap(), 1);
-    let seen = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
-    assert_eq!(seen, [true, true, false, true]);
+    let are_revoked = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
+    assert_eq!(are_revoked, [true, true, false, true]);
     let shown = |node: &Path| revocation::is_revoked(&node.join(CERTIFICATE)).unwrap();
     assert_eq!((shown(&one), shown(&two)), (false, true));
     // A directory that is gone is no way out, and its name is not given again unseen.
@@ -272,8 +273,8 @@ fn name_ranges_expand_like_host_lists_and_keep_zeros() {
         ["n05", "n06", "n07", "n08", "login", "10.0.0.1", "fd00::1"]
     );
     let (_top, dir) = authority();
-    let made = issue(&dir, &names, &[], Role::Node, valid(10)).unwrap();
-    assert_eq!(made.len(), 7);
+    let directories = issue(&dir, &names, &[], Role::Node, valid(10)).unwrap();
+    assert_eq!(directories.len(), 7);
     let found = read(&dir.join("n05").join(CERTIFICATE)).unwrap();
     assert_eq!(found.names, ["n05"]);
     for list in ["", "n[05", "n[8-5]"] {

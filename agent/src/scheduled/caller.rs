@@ -95,20 +95,20 @@ impl Caller {
         let plain = |uid| RunAs { uid, gid: None };
         Ok(match (self, request.run_as) {
             (Self::Local { uid }, None) => plain(*uid),
-            (Self::Local { uid }, Some(asked)) if *uid == 0 || *uid == asked.uid => asked,
-            (Self::Local { uid }, Some(asked)) => {
+            (Self::Local { uid }, Some(target)) if *uid == 0 || *uid == target.uid => target,
+            (Self::Local { uid }, Some(target)) => {
                 return denied(format!(
                     "user {uid} may not start a launch as user {}: omit run_as",
-                    asked.uid
+                    target.uid
                 ));
             }
-            (Self::Scheduler { .. }, Some(asked)) if asked.uid == 0 => {
+            (Self::Scheduler { .. }, Some(target)) if target.uid == 0 => {
                 return denied(
                     "schedulers may not start launches as root (run_as.uid 0): use another user"
                         .to_owned(),
                 );
             }
-            (Self::Scheduler { .. }, Some(asked)) => asked,
+            (Self::Scheduler { .. }, Some(target)) => target,
             (Self::Scheduler { .. }, None) if own == 0 => {
                 return Err(Status::invalid_argument(
                     "this agent runs as root: set run_as to the user of the launch",
@@ -130,7 +130,7 @@ mod tests {
     use crate::proto::v1::LaunchProcessesRequest;
 
     fn uid(caller: &Caller, run_as: Option<u32>, own: u32) -> Option<u32> {
-        let asked = LaunchProcessesRequest {
+        let message = LaunchProcessesRequest {
             launch_id: "l".into(),
             entrypoint: "true".into(),
             tasks_per_node: 1,
@@ -138,7 +138,7 @@ mod tests {
             run_as: run_as.map(|uid| RunAs { uid, gid: None }),
             ..Default::default()
         };
-        let request = LaunchRequest::check(asked, "n1").unwrap();
+        let request = LaunchRequest::check(message, "n1").unwrap();
         caller.runs_as(&request, own).ok().map(|user| user.uid)
     }
 

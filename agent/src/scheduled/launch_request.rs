@@ -285,10 +285,10 @@ fn directory(bytes: &[u8]) -> Result<Option<PathBuf>, RequestError> {
     }
 }
 
-fn variables(asked: impl IntoIterator<Item = v1::EnvVar>) -> Result<Variables, RequestError> {
+fn variables(env: impl IntoIterator<Item = v1::EnvVar>) -> Result<Variables, RequestError> {
     let text = |bytes: &Bytes| OsString::from_vec(bytes.to_vec());
     let mut checked = Vec::new();
-    for v1::EnvVar { name, value } in asked {
+    for v1::EnvVar { name, value } in env {
         if name.is_empty() || name.contains(&b'=') || name.contains(&0) {
             return Err(RequestError::VariableName(text(&name)));
         }
@@ -300,12 +300,12 @@ fn variables(asked: impl IntoIterator<Item = v1::EnvVar>) -> Result<Variables, R
     Ok(Variables(checked))
 }
 
-fn cxi(asked: v1::CxiCredentials) -> Result<CxiGrant, RequestError> {
-    match asked.auth_key.len() {
+fn cxi(credentials: v1::CxiCredentials) -> Result<CxiGrant, RequestError> {
+    match credentials.auth_key.len() {
         ..=KEY_MAX => Ok(CxiGrant {
-            vni: asked.vni,
-            key: Secret::new(asked.auth_key.to_vec().into()),
-            service: asked.svc_id,
+            vni: credentials.vni,
+            key: Secret::new(credentials.auth_key.to_vec().into()),
+            service: credentials.svc_id,
         }),
         long => Err(RequestError::Key(long)),
     }
@@ -323,9 +323,9 @@ fn pmi(mode: i32) -> Result<InterfaceChoice, RequestError> {
     }
 }
 
-fn stdin(asked: v1::StdinTarget, size: u32) -> Result<StdinTarget, RequestError> {
+fn stdin(stdin: v1::StdinTarget, size: u32) -> Result<StdinTarget, RequestError> {
     use v1::stdin_target::Target;
-    match asked.target {
+    match stdin.target {
         Some(Target::Rank(rank)) if rank < size => Ok(StdinTarget::Rank(Rank(rank))),
         Some(Target::Rank(rank)) => Err(RequestError::StdinRank { rank, size }),
         Some(Target::All(true)) => Ok(StdinTarget::All),

@@ -192,17 +192,20 @@ impl ScheduledLaunches {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut names = lock(&self.names);
         forget(&mut names, now());
-        let seen = named(&names, id).filter(|(owner, _)| caller.may_see(*owner));
-        let first = seen.clone().find(|(_, known)| known.for_others());
-        let others = seen.clone().count() > 1;
+        let visible = named(&names, id).filter(|(owner, _)| caller.may_see(*owner));
+        let first = visible.clone().find(|(_, known)| known.for_others());
+        let others = visible.clone().count() > 1;
         if first.is_none() && others {
-            let owners: Vec<String> = seen.take(16).map(|(owner, _)| owner.to_string()).collect();
+            let owners: Vec<String> = visible
+                .take(16)
+                .map(|(owner, _)| owner.to_string())
+                .collect();
             return Err(Status::failed_precondition(format!(
                 "several users have a launch {id:?} (user ids {}): call as one of them",
                 owners.join(", ")
             )));
         }
-        let found = first.or_else(|| seen.clone().next());
+        let found = first.or_else(|| visible.clone().next());
         let found = found.and_then(|(_, known)| {
             let launch = known.launch.as_ref()?;
             Some((Arc::clone(launch), known.starter.clone()))
@@ -217,7 +220,7 @@ impl ScheduledLaunches {
     }
 
     /// Returns all launches that the caller may see, by their names.
-    pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<ScheduledLaunch>> {
+    pub fn visible_to(&self, caller: &Caller) -> Vec<Arc<ScheduledLaunch>> {
         let mut names = lock(&self.names);
         forget(&mut names, now());
         let all = names.values().filter_map(|known| known.launch.as_ref());

@@ -103,7 +103,7 @@ impl LaunchRequest {
         }
         let found = found.into_iter();
         let found = found.map(|(name, value)| (name.into(), value.into()));
-        let asked = self.env.0.iter().cloned();
-        asked.chain(found).collect()
+        let env = self.env.0.iter().cloned();
+        env.chain(found).collect()
     }
 }

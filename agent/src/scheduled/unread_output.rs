@@ -32,16 +32,16 @@ impl BufferedOutput {
 
     /// Whether more may be pushed now.
     pub fn has_room(&self) -> bool {
-        let kept = (self.attached || self.hold) && !self.released;
-        !kept || self.bytes < LIMIT
+        let is_retained = (self.attached || self.hold) && !self.released;
+        !is_retained || self.bytes < LIMIT
     }
 
     /// Adds a piece. Without a reader, older ones are dropped.
     pub fn push(&mut self, piece: StdioOutput) {
         self.bytes += piece.data.len();
         self.pieces.push_back(piece);
-        let kept = (self.attached || self.hold) && !self.released;
-        while !kept && self.bytes > LIMIT && self.pieces.len() > 1 {
+        let is_retained = (self.attached || self.hold) && !self.released;
+        while !is_retained && self.bytes > LIMIT && self.pieces.len() > 1 {
             let oldest = self.pieces.pop_front().expect("there is more than one");
             self.bytes -= oldest.data.len();
             self.lost_bytes += oldest.data.len() as u64;

@@ -251,16 +251,16 @@ async fn tcp(
             };
             let first = *begun.entry(next).or_insert_with(Instant::now);
             attempts.push(async move {
-                let made = TcpStream::connect(next).await;
-                (next, made, first.elapsed())
+                let result = TcpStream::connect(next).await;
+                (next, result, first.elapsed())
             });
             let mut turn = pin!(tokio::time::sleep(limit / ATTEMPTS));
             loop {
-                let (address, made, after) = tokio::select! {
+                let (address, result, after) = tokio::select! {
                     Some(attempt) = attempts.next() => attempt,
                     () = &mut turn => break,
                 };
-                let error = match made {
+                let error = match result {
                     Ok(stream) => return Some(stream),
                     Err(error) => error,
                 };

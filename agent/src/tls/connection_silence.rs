@@ -47,9 +47,9 @@ impl<S> SilenceMonitor<S> {
             ready!(self.timer.as_mut().poll(context));
             let now = self.now();
             match self.received_at.take() {
-                Some(heard) => {
+                Some(received_at) => {
                     let passed = now
-                        .duration_since(heard)
+                        .duration_since(received_at)
                         .min(self.limit / SteppedTimeout::STEPS);
                     self.patience = SteppedTimeout::begun(self.limit, passed, now);
                 }

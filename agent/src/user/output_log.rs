@@ -68,34 +68,34 @@ impl LogLines {
 mod tests {
     use super::*;
 
-    fn said(parts: &[&[u8]]) -> Vec<String> {
+    fn log_lines(parts: &[&[u8]]) -> Vec<String> {
         let mut lines = LogLines::default();
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         for part in parts {
-            lines.take(part, |line| said.push(line.to_owned()));
+            lines.take(part, |line| logged.push(line.to_owned()));
         }
-        lines.end(|line| said.push(line.to_owned()));
-        said
+        lines.end(|line| logged.push(line.to_owned()));
+        logged
     }
 
     #[test]
     fn lines_are_whole_and_cannot_imitate_log_lines() {
-        assert_eq!(said(&[b"a", b"b\n\nc\nd"]), ["ab", "c", "d"]);
+        assert_eq!(log_lines(&[b"a", b"b\n\nc\nd"]), ["ab", "c", "d"]);
         assert_eq!(
-            said(&[b"a\r\x1b[31mWARN refused\n"]),
+            log_lines(&[b"a\r\x1b[31mWARN refused\n"]),
             ["a??[31mWARN refused"]
         );
-        assert_eq!(said(&[b"\xff\n"]), ["\u{fffd}"]);
+        assert_eq!(log_lines(&[b"\xff\n"]), ["\u{fffd}"]);
     }
 
     #[test]
     fn long_lines_and_many_lines_do_not_fill_log() {
-        let long = said(&[&[b'x'; 3000]]);
+        let long = log_lines(&[&[b'x'; 3000]]);
         assert_eq!(
             long.iter().map(String::len).collect::<Vec<_>>(),
             [1024, 1024, 952]
         );
-        let many = said(&[&b"x\n".repeat(5000)]);
+        let many = log_lines(&[&b"x\n".repeat(5000)]);
         assert_eq!(many.len(), LINES_MAX as usize);
         assert_eq!(many.last().map(String::as_str), Some("more than is logged"));
     }

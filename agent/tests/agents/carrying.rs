@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use wireup_test_support::skip;
 
 use super::cluster::Cluster;
-use super::launcher::{Heard, Launcher, gone, nodes};
+use super::launcher::{Launcher, LauncherEvent, gone, nodes};
 use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::frame::FrameAddress;
 
@@ -16,8 +16,8 @@ fn launch_on_one_node_leaves_nothing() {
     let agent = &cluster.agents[0];
     let mut launcher = Launcher::open(agent, cluster.spread(1, 2));
     let pids = launcher.begun(1);
-    launcher.tell(0, "hello");
-    assert_eq!(launcher.said(), (0, "heard hello".into()));
+    launcher.send_text(0, "hello");
+    assert_eq!(launcher.next_text(), (0, "heard hello".into()));
     // The agent may have many files open, its users' programs as many as always.
     let soft = |pid: u32| {
         let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
@@ -45,12 +45,12 @@ fn steps_reach_each_other_and_launcher_on_any_host() {
         let pids = launcher.begun(7);
         launcher.reaches(&[(0, 6), (6, 0), (5, 3), (3, 4), (1, 1), (4, 1)], 7);
         // The frame goes to every node but the sender.
-        launcher.tell(4, "send every one");
-        let mut heard: Vec<_> = (0..6).map(|_| launcher.said()).collect();
-        heard.sort();
+        launcher.send_text(4, "send every one");
+        let mut texts: Vec<_> = (0..6).map(|_| launcher.next_text()).collect();
+        texts.sort();
         let others = (0..7).filter(|n| *n != 4);
         let all: Vec<_> = others.map(|n| (n, "got 4 one".to_owned())).collect();
-        assert_eq!(heard, all);
+        assert_eq!(texts, all);
         drop(launcher);
         gone(&pids);
         cluster.agents.iter().for_each(|agent| agent.idle());
@@ -63,8 +63,8 @@ fn forty_agents_form_tree() {
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(40, 3));
     let pids = launcher.begun(40);
     for (from, to) in [(39, 38), (14, 39), (0, 22), (27, 0)] {
-        launcher.tell(from, &format!("send {to} x"));
-        assert_eq!(launcher.said(), (to, format!("got {from} x")));
+        launcher.send_text(from, &format!("send {to} x"));
+        assert_eq!(launcher.next_text(), (to, format!("got {from} x")));
     }
     drop(launcher);
     gone(&pids);
@@ -85,16 +85,16 @@ fn much_data_passes_tree_completely_in_both_directions() {
         description,
     });
     for _ in 0..4 {
-        let (node, text) = launcher.said();
+        let (node, text) = launcher.next_text();
         assert!(
             text.starts_with(&format!("begun {node} 4 9000000 ")),
             "{text}"
         );
     }
     // The frames go from a leaf over two agents to another node, which reports to the launcher.
-    launcher.tell(3, "flood 2 400");
+    launcher.send_text(3, "flood 2 400");
     for _ in 0..400 {
-        assert_eq!(launcher.said(), (2, "got 3 262144 bytes".into()));
+        assert_eq!(launcher.next_text(), (2, "got 3 262144 bytes".into()));
     }
 }
 
@@ -109,11 +109,11 @@ fn bursts_of_short_messages_arrive_complete_and_in_order() {
     launcher.begun(5);
     let (begun, used) = (Instant::now(), processor_time(cluster.agents[0].pid()));
     for node in 1..5 {
-        launcher.tell(node, &format!("burst {count} 400"));
+        launcher.send_text(node, &format!("burst {count} 400"));
     }
     let mut next = [0; 5];
     for _ in 0..4 * count {
-        let (node, text) = launcher.said();
+        let (node, text) = launcher.next_text();
         let (number, _) = text.split_once(' ').unwrap();
         assert_eq!((number.parse(), text.len()), (Ok(next[node as usize]), 400));
         next[node as usize] += 1;
@@ -154,13 +154,13 @@ fn concurrent_launches_are_isolated() {
     second.send(FrameAddress::EveryNode, "two");
     for (launcher, text) in [(&mut first, "heard one"), (&mut second, "heard two")] {
         for _ in 0..3 {
-            assert_eq!(launcher.said().1, text);
+            assert_eq!(launcher.next_text().1, text);
         }
     }
     drop(first);
     gone(&pids);
-    second.tell(2, "still here");
-    assert_eq!(second.said(), (2, "heard still here".into()));
+    second.send_text(2, "still here");
+    assert_eq!(second.next_text(), (2, "heard still here".into()));
     drop(second);
     gone(&others);
 }
@@ -186,18 +186,18 @@ fn stopping_agent_refuses_launches_and_exits_with_last() {
     let reason = launcher.refused();
     assert!(reason.contains("n1: the agent is draining"), "{reason}");
     let mut launcher = Launcher::open(&cluster.agents[2], cluster.spread(2, 2));
-    let begun = |heard: &Heard| matches!(heard, Heard::Said(0, text) if text.starts_with("begun"));
-    let mut heard = [launcher.hear(), launcher.hear()];
-    heard.sort_by_key(|heard| !begun(heard));
-    assert!(begun(&heard[0]), "{heard:?}");
-    let loss = format!("{:?}", heard[1]);
+    let begun = |event: &LauncherEvent| matches!(event, LauncherEvent::Step(0, text) if text.starts_with("begun"));
+    let mut events = [launcher.next_event(), launcher.next_event()];
+    events.sort_by_key(|event| !begun(event));
+    assert!(begun(&events[0]), "{events:?}");
+    let loss = format!("{:?}", events[1]);
     assert!(
         loss.contains("the agent of n1 refused the request: the agent is draining"),
         "{loss}"
     );
 
-    running.tell(1, "go on");
-    assert_eq!(running.said(), (1, "heard go on".into()));
+    running.send_text(1, "go on");
+    assert_eq!(running.next_text(), (1, "heard go on".into()));
     drop(running);
     gone(&pids);
     assert_eq!(cluster.agents[1].ended(), Some(0));
@@ -294,9 +294,9 @@ fn agent_listening_everywhere_advertises_requested_address() {
                     .into_iter()
                     .flatten(),
             );
-            let asked = cluster.start_at(listen, &options);
-            let port = asked.address.rsplit_once(':').unwrap().1;
-            let mut member = asked.member();
+            let agent = cluster.start_at(listen, &options);
+            let port = agent.address.rsplit_once(':').unwrap().1;
+            let mut member = agent.member();
             member.address = format!("{host}:{port}");
             let status = nodes(&cluster.agents[0], vec![member]);
             assert_eq!(status[0].problem, None);
@@ -315,14 +315,14 @@ fn service_manager_is_notified_of_start_and_stop() {
     manager
         .set_read_timeout(Some(super::cluster::DEADLINE))
         .unwrap();
-    let heard = || {
+    let next_notice = || {
         let mut bytes = [0; 64];
         let count = manager.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..count]).into_owned()
     };
     let mut cluster = Cluster::start_under(1, &path);
-    assert_eq!(heard(), "READY=1\n");
+    assert_eq!(next_notice(), "READY=1\n");
     cluster.agents[0].signal(rustix::process::Signal::TERM);
-    assert_eq!(heard(), "STOPPING=1\n");
+    assert_eq!(next_notice(), "STOPPING=1\n");
     assert_eq!(cluster.agents[0].ended(), Some(0));
 }

@@ -1,7 +1,7 @@
 //! Nodes that join a running launch.
 
 use super::cluster::Cluster;
-use super::launcher::{Heard, Launcher, gone};
+use super::launcher::{Launcher, LauncherEvent, gone};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::agent_protocol::{
     AgentReport, AgentRequest, NodeAddress, NodeLoss, VERSION,
@@ -66,19 +66,19 @@ fn nodes_that_cannot_join_are_reported_and_launch_continues() {
     cluster.agents[2].ended();
     launcher.ask(&grow(vec![stopping, cluster.agents[1].member()]));
     // The node that begins may be faster than the attempts to reach the other.
-    let mut answers = [launcher.hear(), launcher.hear()];
-    answers.sort_by_key(|answer| matches!(answer, Heard::Said(..)));
+    let mut answers = [launcher.next_event(), launcher.next_event()];
+    answers.sort_by_key(|answer| matches!(answer, LauncherEvent::Step(..)));
     let [lost, begun] = answers;
-    let Heard::Agent(AgentReport::Unreachable(NodeLoss { nodes, .. })) = lost else {
+    let LauncherEvent::Agent(AgentReport::Unreachable(NodeLoss { nodes, .. })) = lost else {
         panic!("{lost:?}");
     };
     assert_eq!(nodes, [NodeId(4)]);
-    let Heard::Said(5, text) = begun else {
+    let LauncherEvent::Step(5, text) = begun else {
         panic!("{begun:?}");
     };
     pids.push(text.split(' ').nth(4).unwrap().parse().unwrap());
-    launcher.tell(5, "send 0 me");
-    assert_eq!(launcher.said(), (0, "got 5 me".to_owned()));
+    launcher.send_text(5, "send 0 me");
+    assert_eq!(launcher.next_text(), (0, "got 5 me".to_owned()));
     drop(launcher);
     gone(&pids);
     cluster.agents.truncate(2);

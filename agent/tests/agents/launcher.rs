@@ -16,9 +16,10 @@ use wireup_core::link::{decode, encode};
 
 /// Message or event that a launcher receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Heard {
-    Said(u32, String),
-    /// Word of the agent.
+pub(crate) enum LauncherEvent {
+    /// Text of a step, with the step's node.
+    Step(u32, String),
+    /// Report of the agent.
     Agent(AgentReport),
     /// The end of the connection.
     End,
@@ -99,17 +100,18 @@ impl Launcher {
         self.socket.write_all(&bytes).unwrap();
     }
 
-    /// Tells one step to do something.
-    pub(crate) fn tell(&mut self, node: u32, text: &str) {
+    /// Sends a text with a command to one step.
+    pub(crate) fn send_text(&mut self, node: u32, text: &str) {
         self.send(FrameAddress::Node(NodeId(node)), text);
     }
 
-    pub(crate) fn hear(&mut self) -> Heard {
+    /// Returns the next message or event.
+    pub(crate) fn next_event(&mut self) -> LauncherEvent {
         loop {
             if let Some(frame) = self.reader.next_frame().unwrap() {
                 match (frame.class, frame.from) {
                     (FrameClass::Carried, FrameAddress::Node(node)) => {
-                        return Heard::Said(node.0, String::from_utf8(frame.body).unwrap());
+                        return LauncherEvent::Step(node.0, String::from_utf8(frame.body).unwrap());
                     }
                     // How long the agent may be silent.
                     (FrameClass::Sign, _) => {}
@@ -117,7 +119,7 @@ impl Launcher {
                         self.control.extend_from_slice(&frame.body);
                         if !frame.more {
                             let message = std::mem::take(&mut self.control);
-                            return Heard::Agent(decode(&message).unwrap());
+                            return LauncherEvent::Agent(decode(&message).unwrap());
                         }
                     }
                     other => panic!("{other:?}"),
@@ -126,18 +128,20 @@ impl Launcher {
             }
             let mut bytes = [0; 65536];
             match self.socket.read(&mut bytes) {
-                Ok(0) => return Heard::End,
+                Ok(0) => return LauncherEvent::End,
                 Ok(count) => self.reader.push(&bytes[..count]),
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Heard::End,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    return LauncherEvent::End;
+                }
                 Err(error) => panic!("nothing came: {error}"),
             }
         }
     }
 
     /// Returns the next message, which must be one of a step, with its node.
-    pub(crate) fn said(&mut self) -> (u32, String) {
-        match self.hear() {
-            Heard::Said(node, text) => (node, text),
+    pub(crate) fn next_text(&mut self) -> (u32, String) {
+        match self.next_event() {
+            LauncherEvent::Step(node, text) => (node, text),
             other => panic!("{other:?}"),
         }
     }
@@ -151,7 +155,7 @@ impl Launcher {
     pub(crate) fn begun_from(&mut self, first: u32, count: u32) -> Vec<u32> {
         let mut pids = vec![None; count as usize];
         while pids.contains(&None) {
-            let (node, text) = self.said();
+            let (node, text) = self.next_text();
             let words: Vec<&str> = text.split(' ').collect();
             assert_eq!(words[0], "begun", "{text}");
             assert_eq!(words[1], node.to_string());
@@ -167,20 +171,20 @@ impl Launcher {
     #[track_caller]
     pub(crate) fn reaches(&mut self, pairs: &[(u32, u32)], nodes: u32) {
         for (from, to) in pairs {
-            self.tell(*from, &format!("send {to} from {from}"));
-            assert_eq!(self.said(), (*to, format!("got {from} from {from}")));
+            self.send_text(*from, &format!("send {to} from {from}"));
+            assert_eq!(self.next_text(), (*to, format!("got {from} from {from}")));
         }
         self.send(FrameAddress::EveryNode, "hello");
-        let mut heard: Vec<_> = (0..nodes).map(|_| self.said()).collect();
-        heard.sort();
+        let mut texts: Vec<_> = (0..nodes).map(|_| self.next_text()).collect();
+        texts.sort();
         let all: Vec<_> = (0..nodes).map(|n| (n, "heard hello".to_owned())).collect();
-        assert_eq!(heard, all);
+        assert_eq!(texts, all);
     }
 
     /// The next thing, which is the loss of nodes: which, why, and whether only the step is lost.
     pub(crate) fn lost(&mut self) -> (Vec<u32>, String, bool) {
-        match self.hear() {
-            Heard::Agent(AgentReport::Unreachable(loss)) => {
+        match self.next_event() {
+            LauncherEvent::Agent(AgentReport::Unreachable(loss)) => {
                 let nodes = loss.nodes.into_iter().map(|node| node.0);
                 (nodes.collect(), loss.reason, loss.step)
             }
@@ -190,9 +194,9 @@ impl Launcher {
 
     /// The next thing, which is a refusal and the last.
     pub(crate) fn refused(&mut self) -> String {
-        match self.hear() {
-            Heard::Agent(AgentReport::Refused { reason }) => {
-                assert_eq!(self.hear(), Heard::End);
+        match self.next_event() {
+            LauncherEvent::Agent(AgentReport::Refused { reason }) => {
+                assert_eq!(self.next_event(), LauncherEvent::End);
                 reason
             }
             other => panic!("{other:?}"),
@@ -207,8 +211,8 @@ pub(crate) fn nodes(agent: &Agent, members: Vec<NodeAddress>) -> Vec<NodeStatus>
         version: VERSION,
         members,
     });
-    match launcher.hear() {
-        Heard::Agent(AgentReport::Nodes(nodes)) => nodes,
+    match launcher.next_event() {
+        LauncherEvent::Agent(AgentReport::Nodes(nodes)) => nodes,
         other => panic!("{other:?}"),
     }
 }

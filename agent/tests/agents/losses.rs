@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::cluster::Cluster;
-use super::launcher::{Heard, Launcher, gone};
+use super::launcher::{Launcher, LauncherEvent, gone};
 use wireup_core::link::agent_protocol::{AgentReport, NodeLoss, VERSION};
 use wireup_core::link::frame::FrameAddress;
 
@@ -24,14 +24,14 @@ fn killed_agent_is_reported_once_with_subtree_and_steps_end() {
     gone(&[pids[1], pids[3], pids[4]]);
     cluster.agents[3].idle();
     cluster.agents[3].logged(&["ended after", "the agent of n1 is lost"]);
-    // The others go on, without another word about the lost.
+    // The other nodes continue, without another report of the loss.
     launcher.send(FrameAddress::EveryNode, "hello");
-    let mut heard: Vec<_> = (0..4).map(|_| launcher.said().0).collect();
-    heard.sort_unstable();
-    assert_eq!(heard, [0, 2, 5, 6]);
-    launcher.tell(1, "nobody");
-    launcher.tell(2, "somebody");
-    assert_eq!(launcher.said(), (2, "heard somebody".into()));
+    let mut nodes: Vec<_> = (0..4).map(|_| launcher.next_text().0).collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes, [0, 2, 5, 6]);
+    launcher.send_text(1, "nobody");
+    launcher.send_text(2, "somebody");
+    assert_eq!(launcher.next_text(), (2, "heard somebody".into()));
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn frozen_agent_is_detected_and_cleans_up_after_resume() {
     cluster.agents[2].signal(Signal::CONT);
     gone(&pids[2..]);
     cluster.agents[2].idle();
-    launcher.tell(1, "go on");
-    assert_eq!(launcher.said(), (1, "heard go on".into()));
+    launcher.send_text(1, "go on");
+    assert_eq!(launcher.next_text(), (1, "heard go on".into()));
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn unreachable_agents_are_reported_once_with_subtree() {
     let mut launcher = Launcher::open(&cluster.agents[0], spread);
     let (mut begun, mut lost) = (Vec::new(), Vec::new());
     while begun.len() + lost.len() < 7 {
-        match launcher.hear() {
-            Heard::Said(node, _) => begun.push(node),
-            Heard::Agent(AgentReport::Unreachable(NodeLoss {
+        match launcher.next_event() {
+            LauncherEvent::Step(node, _) => begun.push(node),
+            LauncherEvent::Agent(AgentReport::Unreachable(NodeLoss {
                 nodes,
                 reason,
                 step: false,
@@ -121,21 +121,21 @@ fn end_of_step_is_reported_and_its_agent_keeps_routing() {
     let cluster = Cluster::start(4, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(4, 2));
     let pids = launcher.begun(4);
-    launcher.tell(1, "exit 3");
+    launcher.send_text(1, "exit 3");
     assert_eq!(
         launcher.lost(),
         (vec![1], "its step exited with code 3".into(), true)
     );
-    launcher.tell(2, "die");
+    launcher.send_text(2, "die");
     assert_eq!(
         launcher.lost(),
         (vec![2], "its step was ended by signal 9".into(), true)
     );
     gone(&pids[1..3]);
     // Behind node 1.
-    launcher.tell(3, "send 0 x");
-    assert_eq!(launcher.said(), (0, "got 3 x".into()));
-    launcher.tell(0, "exit 0");
+    launcher.send_text(3, "send 0 x");
+    assert_eq!(launcher.next_text(), (0, "got 3 x".into()));
+    launcher.send_text(0, "exit 0");
     assert_eq!(
         launcher.lost(),
         (vec![0], "its step exited with code 0".into(), true)
@@ -150,7 +150,7 @@ fn step_of_other_version_is_named_with_both_versions() {
     let cluster = Cluster::start(2, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
-    launcher.tell(1, "other-version 9");
+    launcher.send_text(1, "other-version 9");
     let (lost, reason, step) = launcher.lost();
     assert_eq!((lost, step), (vec![1], true));
     for version in [9, VERSION] {
@@ -166,9 +166,9 @@ fn messages_of_step_arrive_before_report_of_its_end() {
     for node in [0, 1] {
         let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
         launcher.begun(2);
-        launcher.tell(node, "say-and-exit now");
+        launcher.send_text(node, "say-and-exit now");
         for count in 0..100 {
-            assert_eq!(launcher.said(), (node, format!("last {count}")));
+            assert_eq!(launcher.next_text(), (node, format!("last {count}")));
         }
         assert_eq!(launcher.lost().0, [node]);
     }
@@ -179,7 +179,7 @@ fn step_that_closes_its_link_and_stays_is_killed() {
     let cluster = Cluster::start(1, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);
-    launcher.tell(0, "close");
+    launcher.send_text(0, "close");
     assert_eq!(
         launcher.lost(),
         (vec![0], "its step was ended by signal 9".into(), true)
@@ -260,7 +260,7 @@ fn stopped_step_is_killed_and_named_after_two_heartbeats() {
     let cluster = Cluster::start(1, &["--heartbeat", "1"]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);
-    launcher.tell(0, "stop");
+    launcher.send_text(0, "stop");
     let (lost, reason, step) = launcher.lost();
     let words = format!(
         "its step (pid {}) did not answer within 2 s and was killed",

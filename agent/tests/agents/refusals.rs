@@ -17,7 +17,7 @@ use wireup_agent::tls::{Heartbeat, TlsConfigs, connect};
 use wireup_test_support::skip;
 
 use super::cluster::{Agent, Cluster};
-use super::launcher::{Heard, Launcher, gone};
+use super::launcher::{Launcher, LauncherEvent, gone};
 use wireup_core::link::agent_protocol::{AgentRequest, LaunchTree, VERSION};
 use wireup_core::link::frame::{Frame, FrameAddress, FrameClass};
 
@@ -78,7 +78,7 @@ impl Joined {
     }
 
     /// Returns the next message of a step to the launcher.
-    async fn said(&mut self) -> String {
+    async fn next_text(&mut self) -> String {
         loop {
             match self.next().await.unwrap() {
                 v1::peer_up::Message::Frame(frame) => {
@@ -165,8 +165,8 @@ fn agent_of_other_version_gets_both_versions() {
             Code::FailedPrecondition,
             &words,
         );
-        let asked = caller.client.status(v1::StatusRequest { version: 0 }).await;
-        assert_eq!(asked.unwrap_err().code(), Code::FailedPrecondition);
+        let status = caller.client.status(v1::StatusRequest { version: 0 }).await;
+        assert_eq!(status.unwrap_err().code(), Code::FailedPrecondition);
         callee.idle();
     });
 }
@@ -180,7 +180,7 @@ fn launch_is_joined_once_and_by_its_token_only() {
         let mut caller = Caller::new(&cluster.certificate("n0"), callee).await;
         let right = hello("l", spread.clone(), 1, uid());
         let mut joined = caller.join(right.clone()).await.unwrap();
-        assert!(joined.said().await.starts_with("begun 1 2 1 "));
+        assert!(joined.next_text().await.starts_with("begun 1 2 1 "));
 
         let again = caller.join(right.clone()).await;
         check(
@@ -204,7 +204,7 @@ fn launch_is_joined_once_and_by_its_token_only() {
         assert!(callee.log().iter().all(|line| !line.contains("token: ")));
 
         joined.carry(1, LAUNCHER, b"still here".to_vec());
-        assert_eq!(joined.said().await, "heard still here");
+        assert_eq!(joined.next_text().await, "heard still here");
         // The token is worth nothing after the end, and the name is free.
         drop(joined);
         caller.idle().await;
@@ -307,7 +307,7 @@ fn oversized_descriptor_or_message_is_refused() {
                 .join(hello("l", spread.clone(), 1, uid()))
                 .await
                 .unwrap();
-            let begun = joined.said().await;
+            let begun = joined.next_text().await;
             let pid = begun.split(' ').nth(4).unwrap().parse().unwrap();
             joined.carry(1, LAUNCHER, vec![0; bytes]);
             while joined
@@ -338,8 +338,8 @@ fn message_from_wrong_side_is_dropped_and_logged_rarely() {
             .await
             .unwrap();
         // Its step and that of node 3, behind it.
-        joined.said().await;
-        joined.said().await;
+        joined.next_text().await;
+        joined.next_text().await;
         for _ in 0..100 {
             // As the step itself, as a node behind it; to others above, known or joined.
             for source in [1, 3] {
@@ -350,7 +350,7 @@ fn message_from_wrong_side_is_dropped_and_logged_rarely() {
             }
         }
         joined.carry(1, 0, b"truth".to_vec());
-        assert_eq!(joined.said().await, "got 0 truth");
+        assert_eq!(joined.next_text().await, "got 0 truth");
         // The last line about the launch is behind all others.
         drop(joined);
         callee.logged(&["ended after"]);
@@ -440,7 +440,7 @@ fn invalid_request_of_launcher_gets_one_line() {
             .contains("launch l already exists at this agent")
     );
     launcher.ask(&open(VERSION, "m", spread));
-    assert_eq!(launcher.hear(), Heard::End);
+    assert_eq!(launcher.next_event(), LauncherEvent::End);
     gone(&pids);
 }
 
@@ -508,7 +508,7 @@ fn agent_of_ordinary_user_serves_only_that_user() {
         check(foreign, &mine, Code::PermissionDenied, words);
         // Its own user's launches run there.
         let mut joined = caller.join(hello("l", spread, 1, nobody)).await.unwrap();
-        let begun = joined.said().await;
+        let begun = joined.next_text().await;
         assert!(begun.ends_with(" 65534"), "{begun}");
         cluster.agents.push(mine);
     });

@@ -104,7 +104,7 @@ fn output_of_step_is_in_log_of_its_agent_with_its_name() {
     let log = std::fs::read_link(format!("/proc/{}/fd/2", pids[0])).unwrap();
     let own = std::fs::read_link(format!("/proc/{}/fd/2", agent.pid())).unwrap();
     assert!(log != own, "{log:?}");
-    launcher.tell(0, "exit rubbish");
+    launcher.send_text(0, "exit rubbish");
     agent.logged(&[
         "output of the step of launch launch-",
         ": ValueError: ",
@@ -127,8 +127,8 @@ fn certificate_is_renewed_under_running_agents() {
     let status = nodes(&cluster.agents[0], vec![agent.member()]);
     assert_eq!(status[0].problem, None);
     // Who is connected stays so.
-    launcher.tell(1, "hello");
-    assert_eq!(launcher.said(), (1, "heard hello".into()));
+    launcher.send_text(1, "hello");
+    assert_eq!(launcher.next_text(), (1, "heard hello".into()));
     drop(launcher);
     gone(&pids);
 }

@@ -56,8 +56,8 @@ fn names_are_shown_watched_and_withdrawn(place: &Place) {
         expires: None,
         reads: std::num::NonZeroU32::new(3),
     };
-    let kept = publish_as("a name", Persistence::Indefinite, limits);
-    assert_eq!(launch.ask(1, kept), NameReply::Done);
+    let publication = publish_as("a name", Persistence::Indefinite, limits);
+    assert_eq!(launch.ask(1, publication), NameReply::Done);
     assert_eq!(watch.line(), "+ 'a name' 'port of a name'\n");
     assert_eq!(launch.ask(2, publish("b")), NameReply::Done);
     assert_eq!(watch.line(), "+ b 'port of b'\n");

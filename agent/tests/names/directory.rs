@@ -138,26 +138,26 @@ fn entries_show_value_owner_and_expiry_to_their_user() {
         reads: NonZeroU32::new(7),
     };
     for name in ["A name", "A  name", "a name", "b,c+d=\"e\"; <f>#\\ (*)"] {
-        let kept = publish_as(name, Persistence::Indefinite, limits);
-        assert_eq!(launch.ask(1, kept), NameReply::Done);
+        let publication = publish_as(name, Persistence::Indefinite, limits);
+        assert_eq!(launch.ask(1, publication), NameReply::Done);
         is_found(launch.ask(0, look(name)), name);
     }
     assert_eq!(launch.ask(2, publish("bound")), NameReply::Done);
-    let kept = entries(&place, None, "(wireupId=A%20name)");
+    let named = entries(&place, None, "(wireupId=A%20name)");
     for line in [
         "objectClass: wireupName",
         "wireupPort: port of A name",
         "wireupOwner: rank 1 of one",
         "wireupExpires: 20",
     ] {
-        assert!(kept.contains(line), "{line}: {kept}");
+        assert!(named.contains(line), "{line}: {named}");
     }
-    assert!(!kept.contains("wireupSession"), "{kept}");
+    assert!(!named.contains("wireupSession"), "{named}");
     let bound = entries(&place, None, "(wireupId=bound)");
     assert!(bound.contains("wireupSession: "), "{bound}");
     if rustix::process::geteuid().is_root() {
-        let seen = entries(&place, Some(OTHER), "(objectClass=*)");
-        assert!(!seen.contains("wireup"), "{seen}");
+        let visible = entries(&place, Some(OTHER), "(objectClass=*)");
+        assert!(!visible.contains("wireup"), "{visible}");
     }
 }
 

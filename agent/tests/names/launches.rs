@@ -92,7 +92,7 @@ fn outlives(mpi: &Mpi, place: &Place) {
     // All of them meet.
     let first = run(mpi, place, &[], "leave");
     let of = |options: &[&str], mode| run(mpi, place, options, mode).beside(&first);
-    let (kept, found, again) = (
+    let (persistent, found, again) = (
         of(&["--names=keep"], "leave"),
         of(&[], "left"),
         of(&[], "left"),
@@ -102,7 +102,7 @@ fn outlives(mpi: &Mpi, place: &Place) {
     // Without the option a name goes with its launch.
     let missing = missing.run();
     assert_ne!(missing.code, 0, "{missing:?}");
-    kept.run().expect(0);
+    persistent.run().expect(0);
     for looks in [found, again] {
         let outcome = looks.run().expect(0);
         let out = outcome.out();

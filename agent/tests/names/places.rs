@@ -287,7 +287,7 @@ impl Place {
             name: meet.to_owned(),
         };
         launch.write(FrameClass::Control, &meet);
-        assert_eq!(launch.hear(), NameServerReport::Welcome);
+        assert_eq!(launch.next_report(), NameServerReport::Welcome);
         launch
     }
 }
@@ -334,7 +334,7 @@ impl Launch {
     }
 
     /// Returns the next message of the name server.
-    pub(crate) fn hear(&mut self) -> NameServerReport {
+    pub(crate) fn next_report(&mut self) -> NameServerReport {
         loop {
             if !self.come.is_empty() {
                 return self.come.remove(0);
@@ -391,7 +391,7 @@ impl Launch {
     pub(crate) fn answer(&mut self, ticket: NameRequestId) -> NameReply {
         let mut others = Vec::new();
         let answer = loop {
-            match self.hear() {
+            match self.next_report() {
                 NameServerReport::Store(NameServerReply {
                     ticket: got,
                     answer,

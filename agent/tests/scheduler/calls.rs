@@ -432,10 +432,10 @@ async fn role_of_certificate_limits_calls() {
     scheduler.launch_processes(request).await.unwrap();
     rank_is(&mut observer, "roles", 0, v1::RankState::Started).await;
     let ask = v1::QueryRequest::default();
-    let mut seen = observer.query(ask.clone()).await.unwrap().into_inner();
-    let seen = seen.message().await.unwrap().unwrap();
+    let mut replies = observer.query(ask.clone()).await.unwrap().into_inner();
+    let reply = replies.message().await.unwrap().unwrap();
     assert_eq!(
-        seen.uid,
+        reply.uid,
         if is_root() {
             65534
         } else {

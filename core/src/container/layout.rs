@@ -59,8 +59,8 @@ pub fn layout<E>(
         list,
         layout: Layout::default(),
     };
-    let wanted: Vec<&(BindMount, bool)> = mounts.iter().collect();
-    work.open(Path::new("/"), &wanted)?;
+    let all: Vec<&(BindMount, bool)> = mounts.iter().collect();
+    work.open(Path::new("/"), &all)?;
     Ok(work.layout)
 }
 
@@ -72,7 +72,7 @@ struct Work<'a, L> {
 
 impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
     /// Opens a directory that cannot be mounted whole, because other mounts are below it.
-    fn open(&mut self, at: &Path, wanted: &[&(BindMount, bool)]) -> Result<(), LayoutError<E>> {
+    fn open(&mut self, at: &Path, mounts: &[&(BindMount, bool)]) -> Result<(), LayoutError<E>> {
         let next = |mount: &BindMount| {
             let rest = mount.target.strip_prefix(at).ok()?;
             rest.components()
@@ -83,7 +83,7 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
         let entries = (self.list)(&source).map_err(LayoutError::Unreadable)?;
         for ImageEntry { name, kind } in &entries {
             let path = at.join(name);
-            let taken = wanted
+            let taken = mounts
                 .iter()
                 .filter(|(mount, _)| next(mount).as_ref() == Some(name));
             let inside = taken.clone().all(|(mount, _)| mount.target != path);
@@ -98,14 +98,14 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
             }
         }
         let mut names: Vec<OsString> = Vec::new();
-        for (mount, _) in wanted {
+        for (mount, _) in mounts {
             if let Some(name) = next(mount).filter(|name| !names.contains(name)) {
                 names.push(name);
             }
         }
         for name in names {
             let path = at.join(&name);
-            let here = wanted.iter().copied();
+            let here = mounts.iter().copied();
             let here: Vec<_> = here
                 .filter(|(mount, _)| mount.target.starts_with(&path))
                 .collect();
@@ -166,7 +166,7 @@ mod tests {
         })
     }
 
-    fn made(mounts: &[&str]) -> Result<Layout, LayoutError<String>> {
+    fn layout_of(mounts: &[&str]) -> Result<Layout, LayoutError<String>> {
         let mounts = mounts.iter().map(|text| {
             let mount = BindMount::parse(text.as_ref()).unwrap();
             (mount, !text.ends_with(".txt"))
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn directory_containing_mount_is_opened() {
-        let made = made(&["/tmp", "/home/u/run", "/x/y.txt"]).unwrap();
+        let layout = layout_of(&["/tmp", "/home/u/run", "/x/y.txt"]).unwrap();
         let texts = |paths: &[PathBuf]| -> Vec<String> {
             paths
                 .iter()
                 .map(|path| path.display().to_string())
                 .collect()
         };
-        assert_eq!(made.links, [("bin".into(), "usr/bin".into())]);
+        assert_eq!(layout.links, [("bin".into(), "usr/bin".into())]);
         let directories = [
             "usr",
             "tmp",
@@ -193,9 +193,9 @@ mod tests {
             "home/u/run",
             "x",
         ];
-        assert_eq!(texts(&made.directories), directories);
-        assert_eq!(texts(&made.files), ["file", "x/y.txt"]);
-        let mounts: Vec<String> = made.mounts.iter().map(ToString::to_string).collect();
+        assert_eq!(texts(&layout.directories), directories);
+        assert_eq!(texts(&layout.files), ["file", "x/y.txt"]);
+        let mounts: Vec<String> = layout.mounts.iter().map(ToString::to_string).collect();
         let expected = [
             "/image/usr:/usr:ro",
             "/image/file:/file:ro",
@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn mounts_through_links_or_files_are_refused() {
         let through = LayoutError::ThroughLink("/bin".into());
-        assert_eq!(made(&["/a:/bin/x"]), Err(through));
+        assert_eq!(layout_of(&["/a:/bin/x"]), Err(through));
         let through = LayoutError::ThroughFile("/file".into());
-        assert_eq!(made(&["/a:/file/x"]), Err(through));
+        assert_eq!(layout_of(&["/a:/file/x"]), Err(through));
     }
 }

@@ -16,7 +16,7 @@ enum OwnedRankState {
     /// Running, without a request for its data.
     Quiet,
     /// The sidecar has a request and has not answered. The requesters may all have ended meanwhile.
-    Asked(RequestingNodes),
+    Requested(RequestingNodes),
     Gone,
 }
 
@@ -53,7 +53,8 @@ impl ModexOwner {
 
     /// Notes that a rank has connected and should publish soon.
     pub(super) fn connected(&mut self, proc: Proc, now: Moment) {
-        if matches!(self.state(&proc), Some(OwnedRankState::Asked(askers)) if !askers.is_empty()) {
+        if matches!(self.state(&proc), Some(OwnedRankState::Requested(askers)) if !askers.is_empty())
+        {
             self.start_clock(&proc, now);
         }
         self.connected.insert(proc);
@@ -74,7 +75,7 @@ impl ModexOwner {
         let askers = expired.into_iter().map(|(proc, since)| {
             // The sidecar still has the request: its answer serves later requesters.
             let askers = match self.state(&proc) {
-                Some(OwnedRankState::Asked(askers)) => std::mem::take(askers),
+                Some(OwnedRankState::Requested(askers)) => std::mem::take(askers),
                 _ => RequestingNodes::new(),
             };
             (proc, askers, now.duration_since(since))
@@ -112,7 +113,7 @@ impl ModexOwner {
     pub(super) fn answered(&mut self, proc: &Proc) -> RequestingNodes {
         match self.state(proc) {
             // An answer that crossed the rank's end changes nothing.
-            Some(OwnedRankState::Asked(_)) => self.replace(proc, OwnedRankState::Quiet),
+            Some(OwnedRankState::Requested(_)) => self.replace(proc, OwnedRankState::Quiet),
             _ => RequestingNodes::new(),
         }
     }
@@ -135,13 +136,13 @@ impl ModexOwner {
         match self.state(proc) {
             None => RequestDisposition::Refused(ModexFailure::NotFound),
             Some(OwnedRankState::Gone) => RequestDisposition::Refused(ModexFailure::RankGone),
-            Some(OwnedRankState::Asked(askers)) => {
+            Some(OwnedRankState::Requested(askers)) => {
                 let newest = askers.entry(from).or_insert(serial);
                 *newest = serial.max(*newest);
                 RequestDisposition::Parked
             }
             Some(state @ OwnedRankState::Quiet) => {
-                *state = OwnedRankState::Asked(RequestingNodes::from([(from, serial)]));
+                *state = OwnedRankState::Requested(RequestingNodes::from([(from, serial)]));
                 RequestDisposition::First
             }
         }
@@ -150,7 +151,7 @@ impl ModexOwner {
     /// Forgets the requests of a node.
     pub(super) fn peer_lost(&mut self, node: NodeId) {
         for state in self.ranks.values_mut().flat_map(BTreeMap::values_mut) {
-            if let OwnedRankState::Asked(askers) = state {
+            if let OwnedRankState::Requested(askers) = state {
                 askers.remove(&node);
             }
         }
@@ -166,7 +167,7 @@ impl ModexOwner {
 
     pub(super) fn has_askers(&self) -> bool {
         let mut states = self.ranks.values().flat_map(BTreeMap::values);
-        states.any(|state| matches!(state, OwnedRankState::Asked(askers) if !askers.is_empty()))
+        states.any(|state| matches!(state, OwnedRankState::Requested(askers) if !askers.is_empty()))
     }
 
     fn state(&mut self, proc: &Proc) -> Option<&mut OwnedRankState> {
@@ -176,7 +177,7 @@ impl ModexOwner {
     fn replace(&mut self, proc: &Proc, new: OwnedRankState) -> RequestingNodes {
         self.clocks.remove(proc);
         match self.state(proc).map(|state| std::mem::replace(state, new)) {
-            Some(OwnedRankState::Asked(askers)) => askers,
+            Some(OwnedRankState::Requested(askers)) => askers,
             _ => RequestingNodes::new(),
         }
     }
@@ -189,7 +190,7 @@ fn askers_of(
     ranks
         .into_iter()
         .filter_map(|(rank, state)| match state {
-            OwnedRankState::Asked(askers) => Some((Proc::new(nspace.clone(), rank), askers)),
+            OwnedRankState::Requested(askers) => Some((Proc::new(nspace.clone(), rank), askers)),
             OwnedRankState::Quiet | OwnedRankState::Gone => None,
         })
         .collect()

@@ -28,7 +28,7 @@ fn spec() -> FabricSpec {
     }
 }
 
-fn wanted() -> GrantRequest {
+fn grant_request() -> GrantRequest {
     GrantRequest {
         name: "wireup-7".into(),
         allocation: Some("41".into()),
@@ -61,7 +61,7 @@ enum Fate {
 #[derive(Default)]
 struct Manager {
     services: BTreeMap<u32, String>,
-    made: u32,
+    created_count: u32,
     lists: bool,
     idempotent: bool,
     late: Vec<ManagerRequest>,
@@ -70,14 +70,18 @@ struct Manager {
 impl Manager {
     fn serve(&mut self, request: &ManagerRequest) -> ManagerReply {
         match request {
-            ManagerRequest::Create(wanted) => {
-                let known = self.services.iter().find(|(_, name)| **name == wanted.name);
+            ManagerRequest::Create(grant_request) => {
+                let known = self
+                    .services
+                    .iter()
+                    .find(|(_, name)| **name == grant_request.name);
                 let id = match known.filter(|_| self.idempotent) {
                     Some((id, _)) => *id,
                     None => {
-                        self.made += 1;
-                        self.services.insert(self.made, wanted.name.clone());
-                        self.made
+                        self.created_count += 1;
+                        self.services
+                            .insert(self.created_count, grant_request.name.clone());
+                        self.created_count
                     }
                 };
                 status(201, &format!(r#"{{"id": {id}, "vni": 1034, "svc_id": 5}}"#))
@@ -134,7 +138,7 @@ fn live(
     fates: &[Fate],
 ) -> (Option<FabricGrant>, Option<String>, GrantLifecycle) {
     let mut now = Duration::ZERO;
-    let (mut life, mut order) = GrantLifecycle::begin(wanted(), spec(), now);
+    let (mut life, mut order) = GrantLifecycle::begin(grant_request(), spec(), now);
     let mut fates = fates.iter();
     let mut provided = None;
     for _ in 0..2000 {
@@ -188,7 +192,7 @@ fn lost_reply_leaks_no_service() {
         let (credential, leak, _) = live(&mut manager, &[Fate::AnswerLost]);
         assert!(credential.is_some());
         assert_eq!(leak, None);
-        assert_eq!((manager.made, manager.services.len()), (1, 0));
+        assert_eq!((manager.created_count, manager.services.len()), (1, 0));
     }
 }
 
@@ -200,7 +204,7 @@ fn manager_without_list_gets_same_key_and_doubt_is_reported() {
     };
     let (credential, leak, life) = live(&mut manager, &[Fate::AnswerLost]);
     assert!(credential.is_some());
-    assert_eq!((manager.made, manager.services.len()), (1, 0));
+    assert_eq!((manager.created_count, manager.services.len()), (1, 0));
     let leak = leak.unwrap();
     assert!(leak.contains("does not list"), "{leak}");
     assert!(!life.is_void());
@@ -209,7 +213,7 @@ fn manager_without_list_gets_same_key_and_doubt_is_reported() {
 #[test]
 fn service_that_stays_after_revocation_is_reported() {
     let now = Duration::ZERO;
-    let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), now);
+    let (mut life, _) = GrantLifecycle::begin(grant_request(), spec(), now);
     life.answered(&status(201, r#"{"id": "s-1", "vni": 7}"#), now);
     let order = life.answered(&status(200, &format!(r#"{{"auth_key": "{HEX}"}}"#)), now);
     assert!(matches!(order, GrantAction::Provide(_)));
@@ -237,7 +241,7 @@ fn service_that_stays_after_revocation_is_reported() {
 
 #[test]
 fn refusal_is_reported_and_nothing_revoked() {
-    let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), Duration::ZERO);
+    let (mut life, _) = GrantLifecycle::begin(grant_request(), spec(), Duration::ZERO);
     let answer = status(403, r#"{"detail": "no quota for user 7"}"#);
     let refused = GrantAction::Refuse("status 403: no quota for user 7".into());
     assert_eq!(life.answered(&answer, Duration::ZERO), refused);
@@ -247,7 +251,7 @@ fn refusal_is_reported_and_nothing_revoked() {
 
 #[test]
 fn silent_manager_is_given_up() {
-    let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), Duration::ZERO);
+    let (mut life, _) = GrantLifecycle::begin(grant_request(), spec(), Duration::ZERO);
     let lost = ManagerReply::Lost("connection reset".into());
     let refused = GrantAction::Refuse("timed out after 60 s: connection reset".into());
     assert_eq!(life.answered(&lost, CREATE_LIMIT), refused);
@@ -268,7 +272,7 @@ fn silent_manager_is_given_up() {
 
 #[test]
 fn request_that_was_never_sent_is_not_looked_for() {
-    let begin = || GrantLifecycle::begin(wanted(), spec(), Duration::ZERO).0;
+    let begin = || GrantLifecycle::begin(grant_request(), spec(), Duration::ZERO).0;
     let mut life = begin();
     let unsent = ManagerReply::Unsent("connection refused".into());
     assert!(matches!(
@@ -277,7 +281,7 @@ fn request_that_was_never_sent_is_not_looked_for() {
     ));
     assert_eq!(
         life.waited(),
-        GrantAction::Send(ManagerRequest::Create(wanted()))
+        GrantAction::Send(ManagerRequest::Create(grant_request()))
     );
     let refused = GrantAction::Refuse("timed out after 60 s: connection refused".into());
     assert_eq!(life.answered(&unsent, CREATE_LIMIT), refused);
@@ -357,10 +361,10 @@ fn host_gets_service_for_each_of_its_devices() {
     );
     let own = variables_of(&credential, &["cxi0", "cxi1"]).unwrap();
     assert_eq!(own[3..], ["SLINGSHOT_DEVICES=cxi1", "SLINGSHOT_SVC_IDS=9"]);
-    let wanted = "cxi1".to_owned();
+    let missing = "cxi1".to_owned();
     assert_eq!(
         variables_of(&credential, &["cxi0"]),
-        Err(FabricDeviceError::NotThere { missing: wanted })
+        Err(FabricDeviceError::NotThere { missing })
     );
     credential.hosts.clear();
     credential.services = vec![1, 2, 3];
@@ -427,7 +431,7 @@ fn service_created_after_first_search_is_revoked() {
     let (credential, leak, life) = live(&mut manager, &fates);
     assert!(credential.is_none());
     assert_eq!((leak, life.is_void()), (None, true));
-    assert_eq!((manager.made, manager.services.len()), (1, 0));
+    assert_eq!((manager.created_count, manager.services.len()), (1, 0));
 }
 
 proptest! {
@@ -511,7 +515,7 @@ fn refused_list_names_field_without_value() {
     ] {
         // The list is read before the service is created again, or at the end.
         for is_end in [false, true] {
-            let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), now);
+            let (mut life, _) = GrantLifecycle::begin(grant_request(), spec(), now);
             life.answered(&ManagerReply::Lost("cut".into()), now);
             let list = GrantAction::Send(ManagerRequest::List("wireup-7".into()));
             if is_end {

@@ -95,6 +95,14 @@ pub struct AllocationFailure {
     pub text: String,
 }
 
+impl AllocationFailure {
+    /// Creates a failure of a kind with the line for people.
+    pub fn new(kind: AllocationFailureKind, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { kind, text }
+    }
+}
+
 /// Failures that a process can distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AllocationFailureKind {

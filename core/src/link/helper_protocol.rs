@@ -32,7 +32,7 @@ pub enum HelperRequest {
     },
     /// A signal for a process that the helper has made.
     Signal {
-        /// Id of the process, from [`HelperReply::Made`].
+        /// Id of the process, from [`HelperReply::Process`].
         id: u64,
         signal: i32,
     },
@@ -94,7 +94,7 @@ pub struct SocketFile {
 pub enum HelperReply {
     /// The process exists; its pidfd is attached. The process itself changes to its user: if it
     /// cannot, it reports the error and ends.
-    Made {
+    Process {
         pid: i32,
         /// By which it can be signalled.
         id: u64,

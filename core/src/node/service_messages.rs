@@ -47,7 +47,7 @@ pub enum KeyMessage {
         job: Nspace,
         request: RemoteKeyRead,
     },
-    Told {
+    Value {
         /// Number of the request.
         number: u64,
         /// The value of the key, if there is one.

@@ -138,8 +138,8 @@ mod tests {
         for number in 0..3 {
             let mut speaks = open();
             speaks.write_all(&[number; 4]).unwrap();
-            let (mut stream, said) = strangers.next(&listener, None).unwrap();
-            assert_eq!(said, [number; 4]);
+            let (mut stream, greeting) = strangers.next(&listener, None).unwrap();
+            assert_eq!(greeting, [number; 4]);
             speaks.write_all(b"more").unwrap();
             let mut more = [0; 4];
             stream.read_exact(&mut more).unwrap();

@@ -153,12 +153,12 @@ impl PartProgress {
 
 fn judge(observer: &Observer, party: Party) -> Vec<(Rule, CheckOutcome)> {
     let findings = observer.findings();
-    let seen = observer.seen(party);
+    let applied_rules = observer.applied_rules(party);
     // The others are the server's to keep.
     let rules = Rule::ALL
         .iter()
         .copied()
-        .filter(|rule| rule.by() == CheckedBy::Conversation || seen.contains(rule));
+        .filter(|rule| rule.by() == CheckedBy::Conversation || applied_rules.contains(rule));
     rules
         .map(|rule| {
             let mine = |finding: &&Finding| finding.party == party && finding.rule == rule;
@@ -168,7 +168,7 @@ fn judge(observer: &Observer, party: Party) -> Vec<(Rule, CheckOutcome)> {
                 .map(ToString::to_string)
                 .collect();
             let outcome = match rule.level() {
-                _ if !seen.contains(&rule) => {
+                _ if !applied_rules.contains(&rule) => {
                     CheckOutcome::Skipped("the client did not do this".into())
                 }
                 _ if words.is_empty() => CheckOutcome::Passed,

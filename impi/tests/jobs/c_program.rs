@@ -100,7 +100,7 @@ fn run(way: &Way, program: &Path, mode: &str, job: &Job) {
         _ => status.success(),
     };
     // A failed process ends the others, so the output of all is shown.
-    let said: Vec<String> = ended
+    let failures: Vec<String> = ended
         .map(Result::unwrap)
         .enumerate()
         .filter(|(rank, output)| !in_order(*rank, output.status) || !output.stderr.is_empty())
@@ -113,7 +113,7 @@ fn run(way: &Way, program: &Path, mode: &str, job: &Job) {
             )
         })
         .collect();
-    assert!(said.is_empty(), "{}", said.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 fn checked(way: &Way) {
@@ -181,7 +181,7 @@ fn header_is_c_and_cpp() {
         let Ok(output) = command.arg(&header).output() else {
             return skip(&format!("no {compiler} here: scripts/setup installs it"));
         };
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{compiler}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{compiler}: {stderr}");
     }
 }

@@ -39,10 +39,10 @@ fn start(arguments: &[&str]) -> Owned {
 /// Returns exit code and output of the process after its end.
 fn end(mut process: Owned) -> (Option<i32>, String) {
     let status = eventually("its end", || process.0.try_wait().unwrap());
-    let mut said = String::new();
+    let mut text = String::new();
     let mut stderr = process.0.stderr.take().unwrap();
-    stderr.read_to_string(&mut said).unwrap();
-    (status.code(), said)
+    stderr.read_to_string(&mut text).unwrap();
+    (status.code(), text)
 }
 
 struct Job {
@@ -347,18 +347,18 @@ fn killed_process_ends_job_and_is_named() {
         }
         assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
     });
-    let (code, said) = end(job.agents.pop().unwrap());
+    let (code, stderr) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
     assert!(
-        said.contains("process 2 (rank 1 of this launch): the connection ended before FINI"),
-        "{said}"
+        stderr.contains("process 2 (rank 1 of this launch): the connection ended before FINI"),
+        "{stderr}"
     );
-    let (code, said) = end(job.agents.pop().unwrap());
+    let (code, stderr) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
-    assert!(said.contains("host 1 of client 1:"), "{said}");
-    let (code, said) = end(job.server);
+    assert!(stderr.contains("host 1 of client 1:"), "{stderr}");
+    let (code, stderr) = end(job.server);
     assert_eq!(code, Some(1));
-    assert!(said.contains("disconnected before FINI"), "{said}");
+    assert!(stderr.contains("disconnected before FINI"), "{stderr}");
 }
 
 #[test]
@@ -402,9 +402,9 @@ fn server_that_exits_stops_startup_but_not_job() {
     let refused = start(&["agent", &address, "--client", "7", "-n", "1"]);
     assert_eq!(end(refused).0, Some(1));
     server.0.kill().unwrap();
-    let (code, said) = end(agent);
+    let (code, stderr) = end(agent);
     assert_eq!(code, Some(1));
-    assert!(said.contains("server 127.0.0.1:"), "{said}");
+    assert!(stderr.contains("server 127.0.0.1:"), "{stderr}");
     let mut job = Job::start(&[1, 1], &[]);
     job.server.0.kill().unwrap();
     job.server.0.wait().unwrap();
@@ -433,15 +433,15 @@ fn launch_that_fails_before_join_ends_others_at_once() {
         assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
     });
     failed.0.stdin.take().unwrap().write_all(b"failed").unwrap();
-    let (code, said) = end(failed);
+    let (code, stderr) = end(failed);
     assert_eq!(code, Some(1));
     assert!(
-        said.contains("the launch failed before all of its processes had joined"),
-        "{said}"
+        stderr.contains("the launch failed before all of its processes had joined"),
+        "{stderr}"
     );
     waiting.join().unwrap();
-    let (code, said) = end(job.agents.pop().unwrap());
+    let (code, stderr) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
-    assert!(said.contains("host 1 of client 1:"), "{said}");
+    assert!(stderr.contains("host 1 of client 1:"), "{stderr}");
     assert_eq!(end(job.server).0, Some(1));
 }

@@ -35,8 +35,8 @@ fn strangers_do_not_delay_processes() {
     }
     for mut agent in job.agents {
         drop(agent.0.stdin.take());
-        let (code, said) = super::end(agent);
-        assert_eq!(code, Some(0), "{said}");
+        let (code, stderr) = super::end(agent);
+        assert_eq!(code, Some(0), "{stderr}");
     }
 }
 

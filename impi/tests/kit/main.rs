@@ -37,9 +37,9 @@ fn check_client_passes_for_wireup_client() {
     for client in ["0", "2"] {
         let options = ["check-client", "--clients", "3", "--client", client, "--"];
         let output = impi(&[&options[..], &agent, &["bash", "-c", TWO, IMPI]].concat());
-        let said = text(&output.stdout);
-        assert!(output.status.success(), "{said}{}", text(&output.stderr));
-        assert!(!said.contains("not ok"), "{said}");
+        let stdout = text(&output.stdout);
+        assert!(output.status.success(), "{stdout}{}", text(&output.stderr));
+        assert!(!stdout.contains("not ok"), "{stdout}");
         for rule in [
             "LongSum [3.7.2]",
             "Window [3.6]",
@@ -55,7 +55,7 @@ fn check_client_passes_for_wireup_client() {
             "the check program: alltoallv",
             "the check program: scan",
         ] {
-            let line = said.lines().find(|line| line.contains(rule)).unwrap();
+            let line = stdout.lines().find(|line| line.contains(rule)).unwrap();
             assert!(line.starts_with("ok") && !line.contains("SKIP"), "{line}");
         }
     }
@@ -73,9 +73,9 @@ fn check_client_fails_for_processes_with_other_role() {
     ]
     .concat();
     let output = impi(&words);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("not ok 1 - the check program"), "{said}");
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains("not ok 1 - the check program"), "{stdout}");
 }
 
 #[test]
@@ -88,22 +88,22 @@ fn check_client_names_part_that_client_does_not_pass() {
     let options = ["check-client", "--timeout", "5", "--"];
     let words = [&options[..], &agent, &program].concat();
     let output = impi(&words);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
     for line in [
         "ok 4 - the check program: synchronous send",
         "not ok 5 - the check program: probe\n# 0 of 2 processes of the kit have passed",
         "ok 6 - the check program: cancel # SKIP probe has not passed",
     ] {
-        assert!(said.contains(line), "{said}");
+        assert!(stdout.contains(line), "{stdout}");
     }
     let options = ["check-client", "--no-probe", "--no-gather", "--"];
     let output = impi(&[&options[..], &agent, &program].concat());
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", text(&output.stderr));
     for part in ["probe", "cancel", "gather", "alltoallv", "scan"] {
         let line = format!("the check program: {part} # SKIP left out");
-        assert!(said.contains(&line), "{said}");
+        assert!(stdout.contains(&line), "{stdout}");
     }
 }
 
@@ -114,9 +114,9 @@ fn check_client_passes_at_ipv6() {
     ];
     let options = ["check-client", "--address", "::1", "--"];
     let output = impi(&[&options[..], &agent, &["bash", "-c", TWO, IMPI]].concat());
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", text(&output.stderr));
-    assert!(!said.contains("not ok"), "{said}");
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", text(&output.stderr));
+    assert!(!stdout.contains("not ok"), "{stdout}");
 }
 
 #[test]
@@ -143,11 +143,11 @@ fn job_through_proxy_is_recorded_and_explained() {
     assert_eq!(server.end(), Some(0));
     assert_eq!(proxy.end(), Some(0));
     let output = impi(&["decode", "--program", record.to_str().unwrap()]);
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}");
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{stdout}");
     assert!(
-        !said.contains("violation") && !said.contains("finding"),
-        "{said}"
+        !stdout.contains("violation") && !stdout.contains("finding"),
+        "{stdout}"
     );
     for words in [
         "[2.3.3] the server chooses IMPI_AUTH_KEY",
@@ -156,7 +156,7 @@ fn job_through_proxy_is_recorded_and_explained() {
         "[3.8] FINI",
         "[2.3.7] FINI: client 1 has finished",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(stdout.contains(words), "{words}: {stdout}");
     }
     // A packet of a type that no version has: the first with 64 KiB, which may be recorded together with what was sent before.
     let lines = fs::read_to_string(&record).unwrap();
@@ -164,9 +164,9 @@ fn job_through_proxy_is_recorded_and_explained() {
     assert_ne!(lines, broken);
     fs::write(&record, broken).unwrap();
     let output = impi(&["decode", "--findings", record.to_str().unwrap()]);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("violation PacketType [3.5]"), "{said}");
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.starts_with("violation PacketType [3.5]"), "{stdout}");
 }
 
 #[test]
@@ -182,10 +182,13 @@ fn invalid_record_is_named() {
     ] {
         fs::write(&file, content).unwrap();
         let output = impi(&["decode", name]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
         let begin = format!("wireup impi: {name}: ");
-        assert!(said.starts_with(&begin) && said.contains(why), "{said}");
+        assert!(
+            stderr.starts_with(&begin) && stderr.contains(why),
+            "{stderr}"
+        );
     }
 }
 

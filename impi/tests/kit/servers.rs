@@ -16,15 +16,15 @@ fn check(words: &[&str]) -> (Option<i32>, String) {
         .iter()
         .fold(run, |run, (name, value)| run.env(name, value));
     let outcome = run.run();
-    let said = outcome.out();
-    assert!(said.starts_with("TAP"), "{}", outcome.err());
-    (Some(outcome.code), said)
+    let results = outcome.out();
+    assert!(results.starts_with("TAP"), "{}", outcome.err());
+    (Some(outcome.code), results)
 }
 
-fn fails(said: &str, rule: &str) -> bool {
+fn fails(results: &str, rule: &str) -> bool {
     let name = format!(" - {rule} [");
-    let line = said.lines().find(|line| line.contains(&name));
-    line.unwrap_or_else(|| panic!("{rule}: {said}"))
+    let line = results.lines().find(|line| line.contains(&name));
+    line.unwrap_or_else(|| panic!("{rule}: {results}"))
         .starts_with("not ok")
 }
 
@@ -32,9 +32,12 @@ fn fails(said: &str, rule: &str) -> bool {
 fn our_server_passes_all_checks() {
     for clients in ["2", "5"] {
         let command = ["--", IMPI, "-server", clients, "--address", "127.0.0.1"];
-        let (code, said) = check(&[&["--clients", clients][..], &command].concat());
-        assert_eq!(code, Some(0), "{said}");
-        assert!(!said.contains("not ok") && !said.contains("SKIP"), "{said}");
+        let (code, results) = check(&[&["--clients", clients][..], &command].concat());
+        assert_eq!(code, Some(0), "{results}");
+        assert!(
+            !results.contains("not ok") && !results.contains("SKIP"),
+            "{results}"
+        );
     }
 }
 
@@ -246,8 +249,8 @@ fn each_wrong_answer_is_found() {
         for faults in WRONG.chunks(WRONG.len().div_ceil(8)) {
             scope.spawn(move || {
                 let (_server, address) = server();
-                let (code, said) = check(&[&address]);
-                assert_eq!(code, Some(0), "{said}");
+                let (code, results) = check(&[&address]);
+                assert_eq!(code, Some(0), "{results}");
                 for fault in faults {
                     expect_found(&address, fault);
                 }
@@ -266,9 +269,9 @@ fn expect_found(address: &str, (rule, client, wrong): &(&str, Change, Change)) {
     // Unexpected messages of a server are awaited for a moment only; on a busy machine they may come
     // later.
     let mut tries = (0..5).map(|_| check(&["--timeout", "2", &address]));
-    let (code, said) = tries.find(|(code, _)| *code != Some(0)).unwrap();
-    assert_eq!(code, Some(1), "{rule}: {said}");
-    assert!(fails(&said, rule), "{rule}: {said}");
+    let (code, results) = tries.find(|(code, _)| *code != Some(0)).unwrap();
+    assert_eq!(code, Some(1), "{rule}: {results}");
+    assert!(fails(&results, rule), "{rule}: {results}");
 }
 
 #[test]
@@ -286,9 +289,9 @@ fn output_and_exit_of_server_are_checked() {
         ("AuthNoneWarning", format!("exec {start} 2>/dev/null"), 0),
         ("AuthUnavailable", format!("{start} || exit 0"), 1),
     ] {
-        let (got, said) = check(&["--timeout", "5", "--", "sh", "-c", &script, IMPI]);
-        assert_eq!(got, Some(code), "{rule}: {said}");
-        assert!(fails(&said, rule), "{rule}: {said}");
+        let (got, results) = check(&["--timeout", "5", "--", "sh", "-c", &script, IMPI]);
+        assert_eq!(got, Some(code), "{rule}: {results}");
+        assert!(fails(&results, rule), "{rule}: {results}");
     }
 }
 
@@ -317,8 +320,8 @@ fn server_that_needs_whole_segments_is_found() {
             });
         }
     });
-    let (code, said) = check(&["--timeout", "2", &front]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(fails(&said, "Pieces"), "{said}");
+    let (code, results) = check(&["--timeout", "2", &front]);
+    assert_eq!(code, Some(1), "{results}");
+    assert!(fails(&results, "Pieces"), "{results}");
     drop(server);
 }

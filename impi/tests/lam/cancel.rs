@@ -27,18 +27,18 @@ fn other(peer: &Peer) {
         };
         assert_eq!((status.source, status.length), (0, 10));
     };
-    let asked = [(10, 1, false), (10, 2, true), (200_000, 3, false)]
+    let requests = [(10, 1, false), (10, 2, true), (200_000, 3, false)]
         .map(|(length, tag, synchronous)| start(length, tag, synchronous));
     // They have gone when this one has.
     send(0, 14);
-    for request in asked {
+    for request in requests {
         peer.cancel(request).unwrap();
     }
     // LAM answers, though its process has not taken the message.
-    assert_eq!(peer.wait(asked[0]).unwrap(), Completion::Sent);
+    assert_eq!(peer.wait(requests[0]).unwrap(), Completion::Sent);
     send(0, 4);
-    assert_eq!(peer.wait(asked[1]).unwrap(), Completion::Sent);
-    assert_eq!(peer.wait(asked[2]).unwrap(), Completion::Sent);
+    assert_eq!(peer.wait(requests[1]).unwrap(), Completion::Sent);
+    assert_eq!(peer.wait(requests[2]).unwrap(), Completion::Sent);
     receive(5);
     receive(0);
     receive(13);
@@ -74,8 +74,8 @@ fn lam_cancels_nothing_and_ends_with_unreceived_messages() {
                 });
             }
         });
-        let said = client.end();
-        assert_eq!(said.matches("of 4 is done").count(), 2, "{said}");
+        let output = client.end();
+        assert_eq!(output.matches("of 4 is done").count(), 2, "{output}");
         agent.end();
         let lines = recorded.end();
         let count = |words: &str| lines.iter().filter(|line| line.contains(words)).count();

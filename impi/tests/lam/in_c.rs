@@ -29,8 +29,8 @@ fn checked(mode: &str, options: &[&str]) {
         for process in running {
             assert_eq!(Owned(process).end(), Some(0));
         }
-        let said = client.end();
-        assert_eq!(said.matches("of 4 is done").count(), 2, "{said}");
+        let output = client.end();
+        assert_eq!(output.matches("of 4 is done").count(), 2, "{output}");
         agent.end();
         assert_eq!(listening.end(), Some(0));
     });

@@ -183,19 +183,19 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
     });
     for mut client in running {
         drop(client.child.0.stdin.take());
-        let mut said = String::new();
+        let mut output = String::new();
         if let Some(mut stdout) = client.child.0.stdout.take() {
-            stdout.read_to_string(&mut said).unwrap();
+            stdout.read_to_string(&mut output).unwrap();
         }
         let status = client.child.0.wait().unwrap();
         assert!(
             status.success(),
-            "{} ends with {status}: {said}",
+            "{} ends with {status}: {output}",
             client.name
         );
         assert!(
-            client.ours || said.matches(&client.says).count() == 2,
-            "{}: {said}",
+            client.ours || output.matches(&client.says).count() == 2,
+            "{}: {output}",
             client.name
         );
     }
@@ -295,8 +295,8 @@ fn differences(
         .env_remove("IMPI_AUTH_KEY")
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let failed = said.lines().filter(|line| line.starts_with("not ok"));
+    let results = String::from_utf8(output.stdout).unwrap();
+    let failed = results.lines().filter(|line| line.starts_with("not ok"));
     let failed = failed
         .map(|line| line.split_once(" - ").unwrap().1.to_owned())
         .collect();

@@ -80,11 +80,11 @@ impl Lam {
 
     /// Waits for the successful end of the client and returns the output of its processes.
     pub(super) fn end(mut self) -> String {
-        let mut said = String::new();
+        let mut text = String::new();
         let mut stdout = self.0.0.stdout.take().unwrap();
-        stdout.read_to_string(&mut said).unwrap();
-        assert_eq!(self.0.end(), Some(0), "{said}");
-        said
+        stdout.read_to_string(&mut text).unwrap();
+        assert_eq!(self.0.end(), Some(0), "{text}");
+        text
     }
 }
 
@@ -124,9 +124,9 @@ impl Recorded {
             .arg(&self.record)
             .output()
             .unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        let broken = said.lines().filter(|line| line.starts_with("violation"));
+        let results = String::from_utf8(output.stdout).unwrap();
+        let broken = results.lines().filter(|line| line.starts_with("violation"));
         assert!(output.status.success(), "{:#?}", broken.collect::<Vec<_>>());
-        said.lines().map(str::to_owned).collect()
+        results.lines().map(str::to_owned).collect()
     }
 }

@@ -66,14 +66,14 @@ impl Server {
             assert!(Instant::now() < until, "the server does not end");
             std::thread::yield_now();
         };
-        let mut said = String::new();
+        let mut stderr = String::new();
         self.child
             .stderr
             .take()
             .unwrap()
-            .read_to_string(&mut said)
+            .read_to_string(&mut stderr)
             .unwrap();
-        (status, said)
+        (status, stderr)
     }
 }
 
@@ -139,9 +139,13 @@ const OPEN: &[(&str, &str)] = &[("IMPI_AUTH_NONE", "")];
 fn command_line_of_specification_serves_job() {
     let server = Server::start(&["-server", "2", "-port", "0", "-auth", "1-0"], OPEN);
     session(&server);
-    let (status, said) = server.end();
+    let (status, stderr) = server.end();
     assert!(status.success());
-    assert_eq!(said.matches("without authentication").count(), 2, "{said}");
+    assert_eq!(
+        stderr.matches("without authentication").count(),
+        2,
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -205,12 +209,12 @@ fn garbage_and_slow_clients_delay_no_others() {
     expect(&mut rank, &[0; 8]);
     expect_end(&mut rank);
     session(&server);
-    let (status, said) = server.end();
-    assert!(status.success(), "{said}");
-    assert!(said.contains("the first command is not AUTH"), "{said}");
+    let (status, stderr) = server.end();
+    assert!(status.success(), "{stderr}");
+    assert!(stderr.contains("the first command is not AUTH"), "{stderr}");
     assert!(
-        said.contains("rank out of range: the job has 2 clients"),
-        "{said}"
+        stderr.contains("rank out of range: the job has 2 clients"),
+        "{stderr}"
     );
     drop((slow, silent));
 }
@@ -224,9 +228,9 @@ fn unusable_listen_address_is_named() {
         .output()
         .unwrap();
     assert_eq!(server.status.code(), Some(1));
-    let said = String::from_utf8(server.stderr).unwrap();
+    let stderr = String::from_utf8(server.stderr).unwrap();
     let words = "cannot listen at 203.0.113.9, port 5678: ";
-    assert!(said.contains(words), "{said}");
+    assert!(stderr.contains(words), "{stderr}");
 }
 
 /// Runs a server whose clients are in a file, on other hosts by `rsh`.
@@ -255,34 +259,34 @@ fn server_starts_clients_of_file() {
         localhost -client 0 $hostport -n 1 -- sh -c 'echo first $IMPI_WORLD_FIRST of $IMPI_WORLD_SIZE'\n\
         bar -client 1 $hostport -n 2 -- sh -c 'echo first $IMPI_WORLD_FIRST at $OTHER'\n";
     // A remote shell does not pass the variables of its caller on.
-    let (code, out, said) = with_file(lines, "env -u IMPI_AUTH_KEY OTHER={host}");
-    assert_eq!(code, Some(0), "{said}");
+    let (code, out, stderr) = with_file(lines, "env -u IMPI_AUTH_KEY OTHER={host}");
+    assert_eq!(code, Some(0), "{stderr}");
     let (address, out) = out.split_once('\n').unwrap();
     assert!(address.starts_with("127.0.0.1:"), "{address}");
     assert!(out.contains("first 0 of 3\n"), "{out}");
     assert!(out.contains("first 1 at bar\n"), "{out}");
     let failing = lines.replace("$OTHER", "$OTHER; exit 3");
-    let (code, _, said) = with_file(&failing, "env OTHER={host}");
+    let (code, _, stderr) = with_file(&failing, "env OTHER={host}");
     assert_eq!(code, Some(1));
     let why = "wireup impi: client 1 on bar: exit status: 1";
-    assert!(said.contains(why), "{said}");
+    assert!(stderr.contains(why), "{stderr}");
 }
 
 #[test]
 fn client_that_does_not_start_ends_server_of_file() {
     let lines = "bar -client 0 $hostport -n 1 -- true\n\
         localhost -client 1 $hostport -n 1 -- true\n";
-    let (code, _, said) = with_file(lines, "false");
+    let (code, _, stderr) = with_file(lines, "false");
     assert_eq!(code, Some(1));
     assert!(
-        said.contains("wireup impi: client 0 on bar: exit status: 1"),
-        "{said}"
+        stderr.contains("wireup impi: client 0 on bar: exit status: 1"),
+        "{stderr}"
     );
-    let (code, _, said) = with_file(lines, "/no/rsh");
+    let (code, _, stderr) = with_file(lines, "/no/rsh");
     assert_eq!(code, Some(1));
     assert!(
-        said.contains("wireup impi: client 0 on bar: No such file"),
-        "{said}"
+        stderr.contains("wireup impi: client 0 on bar: No such file"),
+        "{stderr}"
     );
 }
 
@@ -298,17 +302,17 @@ fn unusable_file_of_clients_is_named() {
             "/clients: no line for client 1: 2 clients need one each",
         ),
     ] {
-        let (code, out, said) = with_file(lines, "false");
+        let (code, out, stderr) = with_file(lines, "false");
         assert_eq!((code, &*out), (Some(1), ""));
-        assert!(said.contains(why), "{said}");
+        assert!(stderr.contains(why), "{stderr}");
     }
     let output = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
         .args(["-server", "2", "-file", "/no/file"])
         .envs(OPEN.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("/no/file: No such file"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("/no/file: No such file"), "{stderr}");
 }
 
 #[test]
@@ -316,8 +320,8 @@ fn server_at_ipv6_serves_job() {
     let server = Server::start_at("::1", &["server", "2"], OPEN);
     assert!(server.address.is_ipv6());
     session(&server);
-    let (status, said) = server.end();
-    assert!(status.success(), "{said}");
+    let (status, stderr) = server.end();
+    assert!(status.success(), "{stderr}");
     // An address of the family is printed for the unspecified one.
     let server = Server::start_at("::", &["server", "2"], OPEN);
     assert!(server.address.is_ipv6(), "{}", server.address);
@@ -350,12 +354,12 @@ fn server_serves_job_while_strangers_hold_descriptors() {
     });
     session(&server);
     drop(strangers);
-    let (status, said) = server.end();
-    assert!(status.success(), "{said}");
-    let dropped = said
+    let (status, stderr) = server.end();
+    assert!(status.success(), "{stderr}");
+    let dropped = stderr
         .matches("and a newer connection needs its place")
         .count();
-    assert!((1..=20).contains(&dropped), "{said}");
+    assert!((1..=20).contains(&dropped), "{stderr}");
 }
 
 #[test]
@@ -371,12 +375,12 @@ fn silent_client_is_given_up() {
     first.write_all(&join(0)).unwrap();
     expect(&mut first, &[0; 8]);
     expect_end(&mut first);
-    let (status, said) = server.end();
+    let (status, stderr) = server.end();
     assert!(!status.success());
-    assert!(said.contains("did not join in time"), "{said}");
+    assert!(stderr.contains("did not join in time"), "{stderr}");
     assert!(
-        said.contains("start-up timed out; clients not joined or not finished: [0, 1]"),
-        "{said}"
+        stderr.contains("start-up timed out; clients not joined or not finished: [0, 1]"),
+        "{stderr}"
     );
 }
 
@@ -410,14 +414,14 @@ fn lost_client_is_named_in_each_phase() {
             other.write_all(&unit(b"FINI", b"")).unwrap();
         }
         drop(dying);
-        let (status, said) = server.end();
-        assert_eq!(status.code(), Some(1), "phase {phase}: {said}");
+        let (status, stderr) = server.end();
+        assert_eq!(status.code(), Some(1), "phase {phase}: {stderr}");
         let words = if phase < 2 {
             "clients not joined or not finished: [1]"
         } else {
             "client 1 (127.0.0.1:"
         };
-        assert!(said.contains(words), "phase {phase}: {said}");
+        assert!(stderr.contains(words), "phase {phase}: {stderr}");
     }
 }
 
@@ -448,8 +452,8 @@ fn server_without_auth_method_does_not_start() {
             .output()
             .unwrap();
         assert!(!output.status.success());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(words), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(words), "{stderr}");
         assert_eq!(output.stdout, b"");
     }
 }
@@ -479,8 +483,11 @@ fn wrong_key_closes_connection() {
         expect(&mut client, &unit(b"IMPI", &1_u32.to_be_bytes()));
     }
     // FINI before the client has read DONE is not in order: the reply counts, not its reading.
-    let (status, said) = server.end();
-    assert!(status.success(), "{said}");
-    assert!(said.contains("wrong key or token"), "{said}");
-    assert!(!said.contains("5678") && !said.contains("1234"), "{said}");
+    let (status, stderr) = server.end();
+    assert!(status.success(), "{stderr}");
+    assert!(stderr.contains("wrong key or token"), "{stderr}");
+    assert!(
+        !stderr.contains("5678") && !stderr.contains("1234"),
+        "{stderr}"
+    );
 }

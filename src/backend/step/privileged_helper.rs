@@ -253,7 +253,7 @@ impl HelperServer {
     fn on_process_forked(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), CommandError> {
         self.last_id += 1;
         let id = self.last_id;
-        self.answer(&HelperReply::Made { pid, id }, &[pidfd.as_fd()])?;
+        self.answer(&HelperReply::Process { pid, id }, &[pidfd.as_fd()])?;
         self.child_pidfds.insert(id, pidfd);
         Ok(())
     }
@@ -345,7 +345,7 @@ impl HelperServer {
                     Ok(reply)
                 });
                 match reply {
-                    Ok(reply) => TargetUser::Asked { uid, gid, reply },
+                    Ok(reply) => TargetUser::Pending { uid, gid, reply },
                     Err(error) => return RequestOutcome::Answer(failed(&error)),
                 }
             }

@@ -57,7 +57,7 @@ impl StepCgroups {
             group_count: 0,
         };
         let place = cgroup::own_group();
-        for path in place.iter().flat_map(|place| cgroup::made_in(place)) {
+        for path in place.iter().flat_map(|place| cgroup::groups_in(place)) {
             let Some(maker) = maker(&path) else { continue };
             match groups.of_others.get_mut(&maker) {
                 Some((_, paths)) => paths.push(path),

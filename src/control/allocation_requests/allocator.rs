@@ -1,7 +1,5 @@
 //! Communication between the launcher and the external allocator.
 
-use std::time::Duration;
-
 use super::{
     AllocationReplyTarget, AllocationRequests, PendingAllocation, answer_allocation, decide_here,
     refuse, rooms, shares,
@@ -11,7 +9,7 @@ use crate::backend::allocator_client::{
 };
 use crate::control::launch_context::LaunchContext;
 use crate::plan::SpawnPlanner;
-use crate::plan::allocation_table::{AllocationAttributes, NodeShares};
+use crate::plan::allocation_table::AllocationAttributes;
 use crate::plan::planned_jobs::Plans;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest, Directive,
@@ -80,15 +78,11 @@ impl AllocationRequests {
                 .collect(),
             free: shares(cx, free),
         });
-        let result = match self.outside.take() {
-            Some(mut outside) => {
-                let result = outside.send_message(&message, &hello, &cx.events.poll);
-                self.outside = Some(outside);
-                result
-            }
+        let result = match &mut self.outside {
+            Some(outside) => outside.send_message(&message, &hello, &cx.events.poll),
             None => Err(AllocatorError::None),
         };
-        result.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
+        result.or_else(|problem| refuse(Kind::Unreachable, problem))?;
         let pending = PendingAllocation {
             reply_to,
             requester,
@@ -129,7 +123,7 @@ impl AllocationRequests {
         }
     }
 
-    fn cancel(&mut self, cx: &mut LaunchContext, number: u64, kind: Kind, text: &str) {
+    pub(super) fn cancel(&mut self, cx: &mut LaunchContext, number: u64, kind: Kind, text: &str) {
         if let Some(pending) = self.pending.remove(&number) {
             self.notify(cx, &ToAllocator::Cancel { number });
             let failure = refuse(kind, text);
@@ -195,77 +189,51 @@ impl AllocationRequests {
         let Some(pending) = self.pending.remove(&granted.number) else {
             return;
         };
-        let PendingAllocation {
-            reply_to: asker,
-            requester: by,
-            directive,
-            attributes,
-            ..
-        } = pending;
+        let (requester, attributes) = (pending.requester, pending.attributes);
         let mut allocation = Allocation {
             id: granted.id.or_else(|| attributes.id.clone()),
             req_id: attributes.req_id.clone(),
             shares: granted.nodes,
             seconds: granted.seconds,
         };
-        match directive {
+        match pending.directive {
             Directive::New | Directive::Extend => {
-                if allocation.id.is_none() && directive == Directive::New {
+                if allocation.id.is_none() && pending.directive == Directive::New {
                     allocation.id = Some(cx.allocations.new_id());
                 }
                 if let Some(id) = allocation.id.clone() {
-                    let own = own_part(cx, &allocation.shares);
+                    let shares = allocation.shares.iter();
+                    let own = shares.filter_map(|share| own_share(cx, share)).collect();
                     let known = |share: &NodeShare| node_of_host(cx, &share.name).is_some();
                     let foreign = allocation.shares.iter().filter(|share| !known(share));
                     let foreign: Vec<NodeShare> = foreign.cloned().collect();
                     let holdings = &mut cx.allocations;
-                    holdings.grant_slots(&id, by.job(), own);
+                    holdings.grant_slots(&id, requester.job(), own);
                     holdings.add_external_shares(&id, foreign.into_iter());
                 }
             }
-            Directive::Release | Directive::Reacquire | Directive::Cancel => {
+            directive @ (Directive::Release | Directive::Reacquire | Directive::Cancel) => {
                 let attributes = AllocationAttributes {
                     seconds: None,
                     ..attributes
                 };
                 // Nodes outside the launch are managed by the allocator.
-                if let Ok(own) = decide_here(cx, by, directive, &attributes)
+                if let Ok(own) = decide_here(cx, requester, directive, &attributes)
                     && allocation.shares.is_empty()
                 {
                     allocation.shares = own.shares;
                 }
             }
         }
-        answer_allocation(cx, asker, by, Ok(allocation));
-    }
-
-    /// Cancels requests whose deadline has passed.
-    pub(super) fn expire(&mut self, cx: &mut LaunchContext, now: Duration) {
-        let pending = self.pending.iter();
-        let late =
-            pending.filter(|(_, pending)| pending.deadline.is_some_and(|until| until <= now));
-        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
-        for number in late {
-            let text = "the allocator has not answered in the time the request allows";
-            self.cancel(cx, number, Kind::TimedOut, text);
-        }
+        answer_allocation(cx, pending.reply_to, requester, Ok(allocation));
     }
 }
 
-/// Selects the shares that are on nodes of the launch.
-fn own_part(cx: &LaunchContext, shares: &[NodeShare]) -> NodeShares {
-    let own = shares.iter().filter_map(|share| own_share(cx, share));
-    own.collect()
-}
-
+/// Returns the node and the slots of a share, if it is on a node of the launch.
 fn own_share(cx: &LaunchContext, share: &NodeShare) -> Option<(NodeId, Option<u32>)> {
     let node = node_of_host(cx, &share.name)?;
-    Some((
-        node,
-        share
-            .slots
-            .or_else(|| SpawnPlanner::new(&cx.plan).slots_of(node)),
-    ))
+    let all = || SpawnPlanner::new(&cx.plan).slots_of(node);
+    Some((node, share.slots.or_else(all)))
 }
 
 fn node_of_host(cx: &LaunchContext, host: &str) -> Option<NodeId> {

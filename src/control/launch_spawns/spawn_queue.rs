@@ -60,7 +60,7 @@ impl LaunchSpawns {
         match self.plan(cx, &wanting) {
             Ok(SpawnDecision::Begin(job, plan)) => self.begin(cx, wanting, job, plan),
             Ok(SpawnDecision::Prepare(..)) if !self.queue.preparation.nodes.is_empty() => {
-                self.queue.preparation.line.waiting.push_back(wanting);
+                self.queue.preparation.line.waiting.push(wanting);
             }
             Ok(SpawnDecision::Prepare(job, nodes)) => {
                 wanting.prepared_as.clone_from(&job.prepared_as);

@@ -18,10 +18,10 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::FailureCause;
 
 /// Timeout of the hosts' answers: more than each host gives its gdb for its ranks.
-pub(super) const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Timeout of an inspection that needs no debugger, and is requested again and again.
-pub(super) const LIMIT_FOR_USAGE: Duration = Duration::from_secs(5);
+const LIMIT_FOR_USAGE: Duration = Duration::from_secs(5);
 
 /// Timeout of an inspection that the end of the job waits for.
 const LIMIT_AT_END: Duration = Duration::from_secs(90);
@@ -43,6 +43,18 @@ pub(super) enum InspectionRequester {
     Dump,
     /// The detection of ranks that may wait for each other.
     Stall,
+}
+
+impl InspectionRequester {
+    /// Returns the timeout of the hosts' answers.
+    fn timeout(self, look: &InspectionKind) -> Duration {
+        match (self, look) {
+            (_, InspectionKind::Usage) => LIMIT_FOR_USAGE,
+            (Self::Caller(_) | Self::LateFence | Self::Stall, _) => LIMIT,
+            (Self::Timeout | Self::FailedFence, _) => LIMIT_AT_END,
+            (Self::Dump, _) => LIMIT_FOR_DUMP,
+        }
+    }
 }
 
 /// Inspection of ranks that is not complete.
@@ -72,16 +84,15 @@ impl InspectionRequests {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.open.values().map(|open| open.deadline).min()
     }
-
-    /// Whether the timeout of the job waits for stacks.
-    pub(in crate::control) fn hold_timeout(&self) -> bool {
-        self.open
-            .values()
-            .any(|open| open.requester == InspectionRequester::Timeout)
-    }
 }
 
 impl QueryServer {
+    /// Whether the timeout of the job waits for stacks.
+    pub(in crate::control) fn hold_timeout(&self) -> bool {
+        let mut open = self.looks.open.values();
+        open.any(|open| open.requester == InspectionRequester::Timeout)
+    }
+
     /// Requests an inspection of the running ones among these ranks, on all hosts.
     pub(super) fn inspect_ranks(
         &mut self,
@@ -89,24 +100,18 @@ impl QueryServer {
         reply_to: InspectionRequester,
         ranks: Vec<KnownRank>,
         look: InspectionKind,
-        limit: Duration,
     ) {
         let running = |rank: &KnownRank| cx.ranks.get(*rank).runs();
         let ranks = ranks.into_iter().filter(running).collect();
-        self.order_look(cx, reply_to, ranks, look, limit);
+        self.order_look(cx, reply_to, ranks, look);
     }
 
     /// Requests the stacks of all running ranks.
-    fn inspect_all_stacks(
-        &mut self,
-        cx: &mut LaunchContext,
-        reply_to: InspectionRequester,
-        limit: Duration,
-    ) {
+    fn inspect_all_stacks(&mut self, cx: &mut LaunchContext, reply_to: InspectionRequester) {
         let ranks = cx.jobs.all_ranks().collect();
         let (python, path) = (false, None);
         let look = InspectionKind::Stacks { python, path };
-        self.inspect_ranks(cx, reply_to, ranks, look, limit);
+        self.inspect_ranks(cx, reply_to, ranks, look);
     }
 
     fn order_look(
@@ -115,7 +120,6 @@ impl QueryServer {
         reply_to: InspectionRequester,
         ranks: Vec<KnownRank>,
         look: InspectionKind,
-        limit: Duration,
     ) {
         let nodes = ranks.iter().map(|rank| cx.plan.serving_node(rank.node()));
         let awaited: BTreeSet<NodeId> = nodes.collect();
@@ -127,7 +131,7 @@ impl QueryServer {
             ranks: ranks.clone(),
             found: BTreeMap::new(),
             sent: BTreeSet::new(),
-            deadline: cx.now() + limit,
+            deadline: cx.now() + reply_to.timeout(&look),
         };
         self.looks.open.insert(ticket, open);
         if let InspectionRequester::Caller(number) = reply_to
@@ -249,13 +253,8 @@ impl QueryServer {
         cx: &mut LaunchContext,
         rank: KnownRank,
     ) {
-        self.order_look(
-            cx,
-            InspectionRequester::Dump,
-            vec![rank],
-            InspectionKind::Dump,
-            LIMIT_FOR_DUMP,
-        );
+        let requester = InspectionRequester::Dump;
+        self.order_look(cx, requester, vec![rank], InspectionKind::Dump);
     }
 
     /// Inspects what these ranks use and where they wait, for [`LaunchEffect::StallInspected`].
@@ -264,19 +263,14 @@ impl QueryServer {
         cx: &mut LaunchContext,
         ranks: Vec<KnownRank>,
     ) {
-        self.inspect_ranks(
-            cx,
-            InspectionRequester::Stall,
-            ranks,
-            InspectionKind::Usage,
-            LIMIT_FOR_USAGE,
-        );
+        let requester = InspectionRequester::Stall;
+        self.inspect_ranks(cx, requester, ranks, InspectionKind::Usage);
     }
 
     /// Prints the stacks of all ranks in a late fence, if the user chose that (`--stacks`).
     pub(in crate::control) fn show_stacks_of_late_fence(&mut self, cx: &mut LaunchContext) {
         if cx.plan.spec.debug.stacks {
-            self.inspect_all_stacks(cx, InspectionRequester::LateFence, LIMIT);
+            self.inspect_all_stacks(cx, InspectionRequester::LateFence);
         }
     }
 
@@ -292,7 +286,7 @@ impl QueryServer {
         }
         if !std::mem::replace(&mut self.looks.failure_stacks_requested, true) {
             self.looks.failure = Some(cause.clone());
-            self.inspect_all_stacks(cx, InspectionRequester::FailedFence, LIMIT_AT_END);
+            self.inspect_all_stacks(cx, InspectionRequester::FailedFence);
             return true;
         }
         self.looks.failure.is_some()
@@ -311,9 +305,9 @@ impl QueryServer {
             && !cx.supervisor.is_ending()
             && !std::mem::replace(&mut self.looks.timeout_stacks_requested, true)
         {
-            self.inspect_all_stacks(cx, InspectionRequester::Timeout, LIMIT_AT_END);
+            self.inspect_all_stacks(cx, InspectionRequester::Timeout);
         }
-        self.looks.hold_timeout()
+        self.hold_timeout()
     }
 }
 

@@ -82,19 +82,18 @@ pub(crate) struct ProcessRecord {
 
 impl ProcessRecord {
     /// Adds the result of an inspection.
-    pub(crate) fn with(self, found: Result<InspectionResult, InspectionError>) -> Self {
-        let mut known = self;
+    pub(crate) fn with(mut self, found: Result<InspectionResult, InspectionError>) -> Self {
         match found {
             Ok(InspectionResult::Stack(Stack { frames, note })) => {
-                known.found = Some(frames);
-                known.note = note;
+                self.found = Some(frames);
+                self.note = note;
             }
-            Ok(InspectionResult::Dump(Dump { frames, .. })) => known.found = Some(frames),
-            Ok(InspectionResult::Core(file)) => known.found = Some(vec![file]),
-            Ok(InspectionResult::Usage(usage)) => known.usage = Some(usage),
-            Err(error) => known.error = Some(error.to_string()),
+            Ok(InspectionResult::Dump(Dump { frames, .. })) => self.found = Some(frames),
+            Ok(InspectionResult::Core(file)) => self.found = Some(vec![file]),
+            Ok(InspectionResult::Usage(usage)) => self.usage = Some(usage),
+            Err(error) => self.error = Some(error.to_string()),
         }
-        known
+        self
     }
 
     /// Returns the result of an inspection, for the report about stacks.

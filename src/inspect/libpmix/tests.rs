@@ -195,12 +195,12 @@ fn open_mpi_plugin_leads_to_its_libpmix_on_debian() {
         }
         .write(plugins.join(name));
     }
-    let wanted = tree.libpmix("lib/pmix2/libpmix.so.2.6.2", "4.2.2rc2");
-    std::os::unix::fs::symlink(&wanted, tree.path("lib/pmix2/libpmix.so.2")).unwrap();
+    let library = tree.libpmix("lib/pmix2/libpmix.so.2.6.2", "4.2.2rc2");
+    std::os::unix::fs::symlink(&library, tree.path("lib/pmix2/libpmix.so.2")).unwrap();
     tree.libpmix("system/libpmix.so.2", "5.0.1");
     let program = program(Some(libmpi), None);
     let choice = choose(None, Some(&program), None, &[], &tree.loader()).unwrap();
-    assert_eq!((choice.path, choice.version), (wanted, Some(MINIMUM)));
+    assert_eq!((choice.path, choice.version), (library, Some(MINIMUM)));
     assert_eq!(choice.source, LibpmixSource::Program);
 }
 
@@ -208,10 +208,10 @@ fn open_mpi_plugin_leads_to_its_libpmix_on_debian() {
 fn libpmix_in_private_directory_of_open_mpi_is_found() {
     let tree = Tree::new();
     let libmpi = Sample::default().write(tree.path("lib/libmpi.so.40"));
-    let wanted = tree.libpmix("lib/openmpi/libpmix.so.2", "5.0.11rc1");
+    let library = tree.libpmix("lib/openmpi/libpmix.so.2", "5.0.11rc1");
     let program = program(Some(libmpi), None);
     let choice = choose(None, Some(&program), None, &[], &tree.loader()).unwrap();
-    assert_eq!(choice.path, wanted);
+    assert_eq!(choice.path, library);
 }
 
 #[test]

@@ -58,9 +58,9 @@ fn takes(text: &str, path: &Path, head: &[u8]) -> bool {
             .iter()
             .zip(&magic)
             .enumerate()
-            .all(|(at, (byte, wanted))| {
+            .all(|(at, (byte, expected))| {
                 let mask = mask.as_ref().and_then(|mask| mask.get(at)).unwrap_or(&0xff);
-                byte & mask == wanted & mask
+                byte & mask == expected & mask
             })
     })
 }

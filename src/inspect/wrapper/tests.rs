@@ -14,7 +14,7 @@ fn starts(line: &str) -> String {
     let argv: Vec<OsString> = line.split('|').map(OsString::from).collect();
     let wrapper = named(&argv[0]).unwrap_or_else(|| panic!("{line}: not known"));
     match wrapper.parse_target(&argv, &before) {
-        Ok(command) => tell(&command, &before),
+        Ok(command) => describe(&command, &before),
         Err(DetectionReason::StartsNothing) => "nothing".into(),
         Err(DetectionReason::Opaque(reason)) => format!("opaque: {reason:?}"),
         Err(other) => panic!("{line}: {other:?}"),
@@ -26,7 +26,7 @@ fn named(program: &OsStr) -> Option<KnownWrapper> {
     find_wrapper(&[name.to_str()?.to_owned()])
 }
 
-fn tell(command: &WrappedCommand, before: &ExecContext) -> String {
+fn describe(command: &WrappedCommand, before: &ExecContext) -> String {
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let mut words = Vec::new();
     if command.place.cwd != before.cwd {
@@ -51,13 +51,13 @@ fn tell(command: &WrappedCommand, before: &ExecContext) -> String {
 fn expect(table: &[(&str, &str)]) {
     let differing: Vec<String> = table
         .iter()
-        .map(|(line, wanted)| (line, wanted, starts(line)))
+        .map(|(line, expected)| (line, expected, starts(line)))
         // For opaque commands the details are not compared.
-        .filter(|(_, wanted, got)| match **wanted {
+        .filter(|(_, expected, got)| match **expected {
             "opaque" => !got.starts_with("opaque: "),
-            wanted => wanted != got,
+            expected => expected != got,
         })
-        .map(|(line, wanted, got)| format!("{line}\n  is     {got}\n  wanted {wanted}"))
+        .map(|(line, expected, got)| format!("{line}\n  is     {got}\n  wanted {expected}"))
         .collect();
     assert!(differing.is_empty(), "\n{}", differing.join("\n"));
 }

@@ -75,12 +75,12 @@ fn entries(table: &Table) -> impl Iterator<Item = Entry> {
 }
 
 /// Finds an option by its name with dashes, a long one also by an unambiguous abbreviation.
-fn find(table: &Table, wanted: &[u8]) -> Option<Entry> {
-    if let Some(exact) = entries(table).find(|entry| entry.spelled.as_bytes() == wanted) {
+fn find(table: &Table, name: &[u8]) -> Option<Entry> {
+    if let Some(exact) = entries(table).find(|entry| entry.spelled.as_bytes() == name) {
         return Some(exact);
     }
     let mut starting = entries(table)
-        .filter(|entry| wanted.starts_with(b"--") && entry.spelled.as_bytes().starts_with(wanted));
+        .filter(|entry| name.starts_with(b"--") && entry.spelled.as_bytes().starts_with(name));
     let first = starting.next()?;
     starting
         .all(|other| other.name == first.name)

@@ -480,8 +480,8 @@ fn after(launch: &Launch) -> Vec<String> {
     let mut next = command.spawn().unwrap();
     let ended = within(LIMIT, || next.try_wait().unwrap());
     if !ended.is_some_and(|status| status.success()) {
-        let said = fs::read_to_string(&path).unwrap_or_default();
-        wrong.push(format!("the next launch: {ended:?}\n{said}"));
+        let output = fs::read_to_string(&path).unwrap_or_default();
+        wrong.push(format!("the next launch: {ended:?}\n{output}"));
         let _ = next.kill();
         let _ = next.wait();
     }

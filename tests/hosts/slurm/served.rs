@@ -22,8 +22,8 @@ fn pmi_client_queries_slurm_server() {
         (&["attr"], "rank=1 size=2 kvsname="),
     ] {
         let srun = slurm.command(["srun", "--mpi=pmi2", "-N", "2", "-n", "2"]);
-        let asked = srun.more([slurm.wireup().as_os_str(), OsStr::new("pmi")]);
-        let lines = asked.more(words).run().expect(0).sorted_lines();
+        let run = srun.more([slurm.wireup().as_os_str(), OsStr::new("pmi")]);
+        let lines = run.more(words).run().expect(0).sorted_lines();
         let replies = lines.iter().filter(|line| line.starts_with(expected));
         assert_eq!(replies.count(), 1, "{words:?}: {lines:?}");
     }
@@ -35,20 +35,20 @@ fn pmi_proxy_records_program_and_slurm_server() {
         return;
     };
     let srun = slurm.command(["srun", "--mpi=pmi2", "-N", "2", "-n", "2"]);
-    let said = slurm.dir().join("said.%r");
+    let transcript = slurm.dir().join("said.%r");
     let program = mpi.program("allreduce");
     let words = [OsStr::new("pmi"), OsStr::new("proxy"), OsStr::new("-o")];
     let mut run = srun.more([slurm.wireup().as_os_str()]).more(words);
-    run = run.more([said.as_os_str(), program.as_os_str()]);
+    run = run.more([transcript.as_os_str(), program.as_os_str()]);
     for (name, value) in &mpi.env {
         run = run.env(name, value);
     }
     let lines = run.run().expect(0).sorted_lines();
     assert_eq!(lines[1], "allreduce rank=1 size=2 sum=3", "{lines:?}");
     for rank in 0..2 {
-        let said = fs::read_to_string(slurm.dir().join(format!("said.{rank}"))).unwrap();
+        let transcript = fs::read_to_string(slurm.dir().join(format!("said.{rank}"))).unwrap();
         for words in ["cmd=init pmi_version=1", "cmd=barrier_in", "cmd=finalize"] {
-            assert!(said.contains(words), "{words}: {said}");
+            assert!(transcript.contains(words), "{words}: {transcript}");
         }
     }
 }

@@ -52,12 +52,12 @@ pub(crate) fn namespace(pid: i32) -> Option<PathBuf> {
 }
 
 /// All in that process namespace, without its first process.
-pub(crate) fn all_in(wanted: &Path, init: i32) -> Vec<Process> {
+pub(crate) fn all_in(target: &Path, init: i32) -> Vec<Process> {
     let us = std::process::id() as i32;
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| *pid != init && namespace(*pid).as_deref() == Some(wanted))
+        .filter(|pid| *pid != init && namespace(*pid).as_deref() == Some(target))
         .filter_map(read)
         .filter(|process| !(process.state == 'X' || process.state == 'Z' && process.parent == us))
         .collect()

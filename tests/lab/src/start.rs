@@ -174,7 +174,7 @@ fn hosts_file(names: &[String]) -> String {
 fn plan(
     name: &str,
     names: &[String],
-    wanted: &Builder,
+    builder: &Builder,
 ) -> Result<(Vec<Preparation>, Vec<PathBuf>), Error> {
     let mount = |kind: &str, target: &str, options: &str| Preparation::Mount {
         kind: text(kind),
@@ -186,7 +186,7 @@ fn plan(
     let cgroups = Path::new("/sys/fs/cgroup");
     let cgroups = cgroups.is_dir().then(|| tree(cgroups)).transpose()?;
     let mut shown = Vec::new();
-    for path in &wanted.shared {
+    for path in &builder.shared {
         let path = std::fs::canonicalize(path)
             .map_err(|error| Error::system(path.display().to_string(), error))?;
         if hidden(&path) {
@@ -218,7 +218,7 @@ fn plan(
         ("/etc/hosts".into(), hosts_file(names).into_bytes()),
         ("/etc/hostname".into(), format!("{name}\n").into_bytes()),
     ];
-    let files = of_the_lab.into_iter().chain(wanted.files.iter().cloned());
+    let files = of_the_lab.into_iter().chain(builder.files.iter().cloned());
     for (number, (path, content)) in files.enumerate() {
         let from = text(format!("/run/lab/{number}"));
         steps.push(Preparation::File(from.clone(), content));
@@ -231,10 +231,10 @@ fn plan(
 pub(crate) fn start(
     name: &str,
     names: &[String],
-    wanted: &Builder,
+    builder: &Builder,
     life: &OwnedFd,
 ) -> Result<Starting, Error> {
-    let (steps, own) = plan(name, names, wanted)?;
+    let (steps, own) = plan(name, names, builder)?;
     let (status, say) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| Error::system("pipe", error))?;
     let flags = libc::CLONE_NEWNS
@@ -325,10 +325,10 @@ fn init(steps: &[Preparation], life: BorrowedFd<'_>, say: &OwnedFd) -> ! {
     report(u32::MAX, 0);
     // Nothing of the owner's may stay open here: other labs' pipes above all, or their hosts would
     // outlive them.
-    let kept = life.as_raw_fd();
+    let life_fd = life.as_raw_fd();
     // SAFETY: this process uses no descriptor but `life` any more, and closes its own copies only.
     unsafe {
-        if libc::dup2(kept, 0) != 0 {
+        if libc::dup2(life_fd, 0) != 0 {
             end(1);
         }
         libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
@@ -370,12 +370,12 @@ pub(crate) fn before_exec(
 
 /// A network namespace with nothing in it, which lives as long as the descriptor.
 pub(crate) fn network_namespace() -> io::Result<OwnedFd> {
-    let made = std::thread::spawn(|| {
+    let thread = std::thread::spawn(|| {
         // SAFETY: changes the network this thread sees, and it ends at once.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(std::fs::File::open("/proc/thread-self/ns/net")?.into())
     });
-    made.join().expect("it does not panic")
+    thread.join().expect("it does not panic")
 }

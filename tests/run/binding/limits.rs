@@ -201,9 +201,12 @@ fn inaccessible_gpus_are_named_before_start() {
             .under(&user)
             .run()
     };
-    let made = "mknod -m 666 renderD128 c 1 3; mknod -m 666 renderD129 c 1 3";
+    let accessible = "mknod -m 666 renderD128 c 1 3; mknod -m 666 renderD129 c 1 3";
     let show = ["sh", "-c", "echo $WIREUP_RANK $ROCR_VISIBLE_DEVICES"];
-    assert_eq!(run(made, &show).expect(0).sorted_lines(), ["0 0", "1 1"]);
+    assert_eq!(
+        run(accessible, &show).expect(0).sorted_lines(),
+        ["0 0", "1 1"]
+    );
     let barred = "mknod -m 600 renderD128 c 1 3; mknod -m 600 renderD129 c 1 3";
     run(barred, &["true"]).expect_one_line(&[
         "permission denied for /dev/dri/renderD128, /dev/dri/renderD129",

@@ -125,19 +125,19 @@ impl Delegated {
         let point = points
             .into_iter()
             .find(|point| point.join("cgroup.controllers").exists());
-        let made = point.map(|point| point.join(format!("delegated-{}", std::process::id())));
-        let Some(made) = made.filter(|made| std::fs::create_dir(made).is_ok()) else {
+        let path = point.map(|point| point.join(format!("delegated-{}", std::process::id())));
+        let Some(path) = path.filter(|path| std::fs::create_dir(path).is_ok()) else {
             skip("a delegated control group: this machine lets us make none");
             return None;
         };
-        let made = Self(made);
-        std::fs::create_dir(made.session()).unwrap();
+        let group = Self(path);
+        std::fs::create_dir(group.session()).unwrap();
         let chown = std::process::Command::new("chown")
             .args(["-R", user])
-            .arg(&made.0)
+            .arg(&group.0)
             .status();
         assert!(chown.unwrap().success());
-        Some(made)
+        Some(group)
     }
 
     fn session(&self) -> PathBuf {

@@ -40,13 +40,13 @@ fn launcher_killed_in_any_phase_leaves_nothing() {
 fn launcher_killed_while_starting_ranks_leaves_nothing() {
     const RANKS: usize = 16;
     // Launcher, guard and server come before the ranks.
-    for seen in 1..=RANKS + 3 {
+    for count in 1..=RANKS + 3 {
         let run = Run::ranks(RANKS as u32, ["--pmi", "pmix", "sleep", "1000"]);
         let run = run.clean_within(GUARD).start();
         eventually("processes of the run", || {
-            (run.processes().len() >= seen).then_some(())
+            (run.processes().len() >= count).then_some(())
         });
         run.signal(Signal::KILL);
-        assert_eq!(run.finish().code, 128 + 9, "with {seen} processes");
+        assert_eq!(run.finish().code, 128 + 9, "with {count} processes");
     }
 }

@@ -79,9 +79,9 @@ fn in_python(first: &str, second: &str) -> Option<Vec<Vec<String>>> {
     });
     let clients = clients.collect::<Option<Vec<Run>>>()?;
     assert_eq!(clients.len(), 2, "commands of the page");
-    let said = together(clients);
+    let lines_by_client = together(clients);
     assert_eq!(listening.end(), Some(0));
-    Some(said)
+    Some(lines_by_client)
 }
 
 /// The directory of an MPI's library, and the Python that loads it.
@@ -120,17 +120,17 @@ fn commands_of_impi_page_give_documented_output() {
     let run = run.env("wireup", repository());
     let run = run.env("libraries", library.parent().unwrap());
     let run = run.env("mpich", mpich_in).env("openmpi", openmpi_in);
-    let said = run.run().expect_success().sorted_lines();
+    let lines = run.run().expect_success().sorted_lines();
     let begin = "MPICH: inside ";
     let shown = PAGE.lines().skip_while(|line| !line.starts_with(begin));
     let mut shown: Vec<&str> = shown.take_while(|line| !line.starts_with("```")).collect();
     shown.sort_unstable();
-    assert_eq!(said, shown);
+    assert_eq!(lines, shown);
 }
 
 #[test]
 fn intel_mpi_and_open_mpi_exchange_and_reduce() {
-    let Some(said) = in_python("impi", "openmpi5") else {
+    let Some(lines_by_client) = in_python("impi", "openmpi5") else {
         return;
     };
     let first = [
@@ -138,7 +138,7 @@ fn intel_mpi_and_open_mpi_exchange_and_reduce() {
         "process 0 of 4: sum 6",
     ];
     let second = ["Open: inside 5, from process 0: 1", "process 2 of 4: sum 6"];
-    assert_eq!(said, [first, second]);
+    assert_eq!(lines_by_client, [first, second]);
 }
 
 /// Returns the C program, compiled with this MPI as the page describes.
@@ -191,9 +191,9 @@ fn programs_in_c_of_three_mpis_exchange_and_reduce() {
         let line = format!("wireup run --impi $server,client={number} -n 2 ./impi");
         client(&line, &address, &[&program], &[&wireup()], mpi)
     });
-    let said = together(clients.collect());
+    let lines_by_client = together(clients.collect());
     assert_eq!(
-        said,
+        lines_by_client,
         [
             [
                 "MPICH: inside 1, from process 4: 9",

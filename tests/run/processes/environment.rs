@@ -45,19 +45,19 @@ fn variables_of_outer_launcher_are_removed_unless_requested() {
         ("HYDRA_X", "9"),
         ("HYDI_CONTROL_FD", "9"),
     ];
-    let kept = [
+    let passed = [
         ("OMPI_MCA_btl", "self"),
         ("PMIX_MCA_gds", "hash"),
         ("PBS_JOBID", "9"),
         ("SLURM_JOB_ID", "9"),
         ("SLURM_RESTART_COUNT", "1"),
     ];
-    let start = |asked: &[&str]| {
-        let options = asked.iter().flat_map(|name| ["-x", name]);
+    let start = |names: &[&str]| {
+        let options = names.iter().flat_map(|name| ["-x", name]);
         let run = Run::new(["-n", "1"].into_iter().chain(options).chain(["env"]));
         let run = outer
             .iter()
-            .chain(&kept)
+            .chain(&passed)
             .fold(run, |run, (name, value)| run.env(name, value));
         let lines = run.run().expect_quiet_success().sorted_lines();
         lines.into_iter().collect::<BTreeSet<String>>()
@@ -69,7 +69,7 @@ fn variables_of_outer_launcher_are_removed_unless_requested() {
     for pair in &outer {
         assert!(!has(&lines, pair), "{pair:?} in {lines:?}");
     }
-    for pair in &kept {
+    for pair in &passed {
         assert!(has(&lines, pair), "{pair:?} in {lines:?}");
     }
     // The job's own interface is what it is, whatever is asked for.
@@ -79,15 +79,15 @@ fn variables_of_outer_launcher_are_removed_unless_requested() {
     );
     let lines = start(&["SLURM_JOBID", "FLUX_*"]);
     for pair in &outer {
-        let asked = ["SLURM_JOBID", "FLUX_JOB_ID"].contains(&pair.0);
-        assert_eq!(has(&lines, pair), asked, "{pair:?} in {lines:?}");
+        let is_requested = ["SLURM_JOBID", "FLUX_JOB_ID"].contains(&pair.0);
+        assert_eq!(has(&lines, pair), is_requested, "{pair:?} in {lines:?}");
     }
 }
 
 #[test]
 fn environment_has_unique_names_and_values_of_job() {
     // Programs disagree on which of two equal names counts.
-    let asked = [
+    let options = [
         "-x",
         "PMI_SIZE=7",
         "-x",
@@ -98,7 +98,7 @@ fn environment_has_unique_names_and_values_of_job() {
         "A=1",
     ];
     let words = [WIREUP, "run", "--pmi", "all", "-n", "1"];
-    let words = words.iter().chain(&asked).chain(&["env"]);
+    let words = words.iter().chain(&options).chain(&["env"]);
     let outcome = Run::ranks(2, words).run().expect_quiet_success();
     let lines = outcome.sorted_lines();
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();

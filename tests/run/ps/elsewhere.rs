@@ -28,10 +28,10 @@ fn root_removes_no_foreign_files_despite_swapped_directories() {
         fs::create_dir(path(name)).unwrap();
         chown(path(name), Some(owner), Some(owner)).unwrap();
     }
-    let kept = path("home").join(&job).join("kept");
+    let foreign_file = path("home").join(&job).join("kept");
     fs::create_dir(path("home").join(&job)).unwrap();
-    fs::write(&kept, b"x").unwrap();
-    for path in [path("home").join(&job), kept.clone()] {
+    fs::write(&foreign_file, b"x").unwrap();
+    for path in [path("home").join(&job), foreign_file.clone()] {
         chown(path, Some(VICTIM), Some(VICTIM)).unwrap();
     }
     let tmp = path("attacker").join("tmp");
@@ -53,7 +53,7 @@ fn root_removes_no_foreign_files_despite_swapped_directories() {
     std::thread::scope(|scope| {
         scope.spawn(exchange);
         let deadline = Instant::now() + Duration::from_secs(4);
-        while Instant::now() < deadline && kept.exists() {
+        while Instant::now() < deadline && foreign_file.exists() {
             let mut rank = Command::new("setpriv");
             let id = ATTACKER.to_string();
             rank.args(["--reuid", &id, "--regid", &id, "--clear-groups"]);
@@ -75,5 +75,5 @@ fn root_removes_no_foreign_files_despite_swapped_directories() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    assert!(kept.exists(), "removed what is the victim's");
+    assert!(foreign_file.exists(), "removed what is the victim's");
 }

@@ -14,11 +14,11 @@ fn job_is_terminated_and_awaited() {
     let answer = wireup(["kill", &name]);
     assert_eq!(answer.status.code(), Some(0), "{answer:?}");
     assert_eq!(answer.stdout, b"");
-    let said = err(&answer);
-    assert!(said.starts_with("wireup: job "), "{said}");
+    let stderr = err(&answer);
+    assert!(stderr.starts_with("wireup: job "), "{stderr}");
     assert!(
-        said.contains("SIGTERM sent to its launcher; ended after "),
-        "{said}"
+        stderr.contains("SIGTERM sent to its launcher; ended after "),
+        "{stderr}"
     );
     assert_eq!(shown(&name), None);
     running.finish().expect(143);
@@ -69,7 +69,7 @@ fn other_signals_reach_every_rank_with_or_without_launcher() {
     let running = Run::ranks(3, ["sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 3);
     let pid = running.pid().to_string();
-    for (signal, heard, to) in [
+    for (signal, word, to) in [
         ("USR1", "first", "its launcher"),
         ("SIGWINCH", "second", "3 ranks"),
     ] {
@@ -79,7 +79,7 @@ fn other_signals_reach_every_rank_with_or_without_launcher() {
             err(&answer).ends_with(&format!("sent to {to}\n")),
             "{answer:?}"
         );
-        running.wait_for_many(Output::Stdout, heard, 3);
+        running.wait_for_many(Output::Stdout, word, 3);
     }
     end(running);
 }
@@ -148,10 +148,10 @@ fn invalid_name_prevents_all_signals() {
     let pid = running.pid().to_string();
     let answer = wireup(["kill", &pid, "wireup-nosuch"]);
     assert_eq!(answer.status.code(), Some(1), "{answer:?}");
-    let said = err(&answer);
+    let stderr = err(&answer);
     assert!(
-        said.starts_with("wireup: no job \"wireup-nosuch\"; there are "),
-        "{said}"
+        stderr.starts_with("wireup: no job \"wireup-nosuch\"; there are "),
+        "{stderr}"
     );
     assert_eq!(text(&job_of(&running), "state"), "running");
     end(running);
@@ -168,10 +168,10 @@ fn invalid_calls_are_refused_with_usage() {
     ] {
         let answer = wireup(args.iter().copied());
         assert_eq!(answer.status.code(), Some(125), "{args:?}: {answer:?}");
-        let said = err(&answer);
+        let stderr = err(&answer);
         assert!(
-            said.starts_with("wireup: ") && said.contains(words),
-            "{said}"
+            stderr.starts_with("wireup: ") && stderr.contains(words),
+            "{stderr}"
         );
     }
 }
@@ -215,7 +215,7 @@ fn all_jobs_of_user_end_including_nested_ones() {
     ];
     assert_eq!(rest[..6], expected, "{outcome:?}");
     assert!(rest[6].starts_with("JOB") && rest.len() == 7, "{outcome:?}");
-    let said = outcome.err();
-    assert_eq!(said.matches("; ended after").count(), 2, "{outcome:?}");
-    assert!(said.contains("wireup: no jobs to signal"), "{outcome:?}");
+    let stderr = outcome.err();
+    assert_eq!(stderr.matches("; ended after").count(), 2, "{outcome:?}");
+    assert!(stderr.contains("wireup: no jobs to signal"), "{outcome:?}");
 }

@@ -24,7 +24,7 @@ fn control(tool: &mut Debugger, job: &Job, rank: i32, directive: &str) {
     let text = format!("control={key} status=0");
     let before = tool.printed().matches(&text).count();
     tool.order(&format!("control {} {rank} {directive}", job.nspace()));
-    tool.hears_many(&text, before + 1);
+    tool.wait_for_many(&text, before + 1);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn tool_pauses_continues_signals_and_ends_ranks_on_every_node() {
             control(&mut tool, &job, 3, "pmix.jctrl.kill");
             shells('S', 2);
             tool.order(&format!("abort {} 0", job.nspace()));
-            tool.hears("abort status=0");
+            tool.wait_for_line("abort status=0");
             job.running.wait_for(Output::Stdout, "term 0");
             control(&mut tool, &job, 2, "pmix.jctrl.term");
             let outcome = job.running.finish().expect(0);
@@ -92,11 +92,11 @@ fn tool_with_daemons_and_ended_jobs_ends_whole_job() {
                 let mut tool = Debugger::attach(&job);
                 let name = job.nspace();
                 let brief = tool.spawns("-- 1 true");
-                tool.hears(&format!("ended={brief}"));
+                tool.wait_for_line(&format!("ended={brief}"));
                 let daemon = library.dir.join("pmix_daemon");
                 let wants = format!("pmix.debugger pmix.dbg.tgt={name}:-2 pmix.dbg.dpnd=#1");
                 tool.spawns(&format!("{wants} -- 0 {}", daemon.display()));
-                tool.hears_many(" lrank=0 ", nodes.len().max(1));
+                tool.wait_for_many(" lrank=0 ", nodes.len().max(1));
                 tool.order(&format!("control {name} -2 {directive}"));
                 let outcome = job.running.finish().expect(128 + signal);
                 let text = format!("a tool had the job ended by signal {signal} through PMIx");

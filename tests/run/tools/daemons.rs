@@ -8,7 +8,7 @@ use crate::debuggers::{PATIENCE, gdb, shown};
 /// The lines of the daemons, and the order that spawns them.
 fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
     let text = " lrank=";
-    let output = tool.hears_many(text, count);
+    let output = tool.wait_for_many(text, count);
     let mut lines: Vec<String> = output
         .lines()
         .filter(|l| l.contains(text))
@@ -28,7 +28,7 @@ fn daemons_run_at_target_without_slots_and_get_end_event() {
             let target = tool.spawns("pmix.fwd.stdin -- 1 cat");
             // There are too few slots.
             tool.order("spawn pmix.noover -- 999 sleep 1000");
-            tool.hears("refused status=");
+            tool.wait_for_line("refused status=");
             let daemon = library.dir.join("pmix_daemon");
             let spawn = |tool: &mut Debugger, how: &str, count: u32, job: &str| {
                 tool.spawns(&format!(
@@ -64,9 +64,9 @@ fn daemons_run_at_target_without_slots_and_get_end_event() {
             let child = spawn(&mut tool, "pmix.dbg.dpnd=#1", 0, &target);
             lines(&tool, &child, 1);
             tool.order(&format!("end {target} 0"));
-            tool.hears(&format!("ended={target}"));
-            tool.hears("pmix_daemon rank=0 over");
-            tool.hears(&format!("ended={child} status=0"));
+            tool.wait_for_line(&format!("ended={target}"));
+            tool.wait_for_line("pmix_daemon rank=0 over");
+            tool.wait_for_line(&format!("ended={child} status=0"));
             tool.leave();
             job.end();
         }
@@ -89,16 +89,16 @@ fn daemons_among_spawned_programs_are_separate_job() {
             ));
             let text = format!(" target={child}.-2 local={}", 2 / hosts);
             job.running.wait_for_many(Output::Stdout, &text, hosts);
-            tool.hears(&format!("ready={child} at=pmix-init"));
+            tool.wait_for_line(&format!("ready={child} at=pmix-init"));
             tool.order(&format!("release {child}"));
-            tool.hears(&format!("ended={child} status=0"));
+            tool.wait_for_line(&format!("ended={child} status=0"));
             job.running.wait_for_many(Output::Stdout, " over\n", hosts);
             // Without daemons there is no job either.
             let before = tool.printed().matches("refused").count();
             tool.order(&format!(
                 "spawn {ranks} ++ pmix.debugger pmix.dbg.dpnd=#1 0 /no/such/daemon"
             ));
-            tool.hears_many("refused", before + 1);
+            tool.wait_for_many("refused", before + 1);
             ranks_are_ended(&job);
             tool.leave();
             job.end();
@@ -139,11 +139,11 @@ fn cospawned_program_is_own_job_without_which_ranks_do_not_run() {
             let beside = field(line, "beside").unwrap();
             assert!(beside != child && beside != job.nspace(), "{line}, {child}");
             assert_eq!(field(line, "rank"), Some("0"), "{line}");
-            tool.hears(&format!("ready={child} at=pmix-init"));
+            tool.wait_for_line(&format!("ready={child} at=pmix-init"));
             tool.order(&format!("release {child}"));
-            tool.hears(&format!("ended={child} status=0"));
+            tool.wait_for_line(&format!("ended={child} status=0"));
             tool.order(&format!("spawn {ranks} /no/such/program"));
-            tool.hears("refused");
+            tool.wait_for_line("refused");
             ranks_are_ended(&job);
             tool.leave();
             job.end();
@@ -163,7 +163,7 @@ fn failed_daemon_is_not_failure_of_launch() {
             format!("pmix.dbg.job={name} pmix.dbg.dpnd=#1"),
         ] {
             let child = tool.spawns(&format!("pmix.debugger {target} -- 0 sh: exit 3"));
-            let ended = tool.hears(&format!("ended={child}"));
+            let ended = tool.wait_for_line(&format!("ended={child}"));
             assert_eq!(number(&ended, "code"), 3, "{ended}");
         }
         for (wrong, why) in [
@@ -179,7 +179,7 @@ fn failed_daemon_is_not_failure_of_launch() {
         ] {
             let before = tool.printed().matches("refused").count();
             tool.order(&format!("spawn {wrong}"));
-            tool.hears_many("refused", before + 1);
+            tool.wait_for_many("refused", before + 1);
             job.running.wait_for(Output::Stderr, why);
         }
         tool.leave();

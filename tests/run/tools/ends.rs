@@ -41,9 +41,9 @@ fn tool_gets_end_of_launch_and_its_last_output() {
                 let name = job.nspace();
                 let mut tool = Debugger::attach(&job);
                 tool.order(&format!("pull {name}"));
-                tool.hears("pmix_debugger pulls");
+                tool.wait_for_line("pmix_debugger pulls");
                 drop(job.running.stdin());
-                let ended = tool.hears(&format!("ended={name}"));
+                let ended = tool.wait_for_line(&format!("ended={name}"));
                 assert_eq!(field(&ended, "status"), Some(status), "{ended}");
                 assert_eq!(number(&ended, "code"), code, "{ended}");
                 let proc = format!("{name}.{rank}");
@@ -71,13 +71,13 @@ fn tool_gets_end_of_job_and_of_jobs_it_spawned() {
             let name = job.nspace();
             let mut tool = Debugger::attach(&job);
             let brief = tool.spawns("pmix.mapby=node -- 2 sh: exit 0");
-            let ended = tool.hears(&format!("ended={brief}"));
+            let ended = tool.wait_for_line(&format!("ended={brief}"));
             assert_eq!((number(&ended, "status"), number(&ended, "code")), (0, 0));
             let spawn = |_| tool.spawns("pmix.mapby=node -- 2 sleep 1000");
             let lasting: Vec<String> = (0..LASTING).map(spawn).collect();
             job.running.signal(Signal::TERM);
             for ended in lasting.iter().chain([&name]) {
-                let ended = tool.hears(&format!("ended={ended}"));
+                let ended = tool.wait_for_line(&format!("ended={ended}"));
                 assert_eq!(field(&ended, "status"), Some(BY_SIGNAL), "{ended}");
                 assert_eq!(number(&ended, "code"), 143, "{ended}");
             }

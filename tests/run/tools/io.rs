@@ -19,10 +19,10 @@ fn tool_gets_no_output_after_iof_deregister() {
             tool.order(&format!("pull {}", job.nspace()));
             // From every node.
             for rank in 0..4 {
-                tool.hears(&format!("got rank={rank} "));
+                tool.wait_for_line(&format!("got rank={rank} "));
             }
             tool.order("stop");
-            tool.hears("pmix_debugger stopped");
+            tool.wait_for_line("pmix_debugger stopped");
             let go_on = || {
                 let lines = || job.running.so_far(Output::Stdout).len();
                 let before = lines();
@@ -54,11 +54,11 @@ fn late_tool_gets_earlier_output_of_ranks() {
             let name = job.nspace();
             tool.order(&format!("pull {name}"));
             for rank in 0..4 {
-                tool.hears(&format!("got rank={rank} channel=2 text=early-{rank}"));
-                tool.hears(&format!("got rank={rank} channel=4 text=trouble-{rank}"));
+                tool.wait_for_line(&format!("got rank={rank} channel=2 text=early-{rank}"));
+                tool.wait_for_line(&format!("got rank={rank} channel=4 text=trouble-{rank}"));
             }
             // And the end of the rank that has ended.
-            tool.hears_many("got rank=3 channel=2 text=\n", 1);
+            tool.wait_for_many("got rank=3 channel=2 text=\n", 1);
             // Another one gets less, if it wants.
             for (words, text) in [
                 ("pmix.iof.csize=%4", "y-0"),
@@ -66,7 +66,7 @@ fn late_tool_gets_earlier_output_of_ranks() {
             ] {
                 tool.order("stop");
                 tool.order(&format!("pull {name} 0 {words}"));
-                tool.hears_many(&format!("got rank=0 channel=2 text={text}\n"), 1);
+                tool.wait_for_many(&format!("got rank=0 channel=2 text={text}\n"), 1);
             }
             tool.leave();
             job.end();
@@ -85,15 +85,15 @@ fn tool_writes_stdin_of_all_its_spawned_processes() {
             let child = tool.spawns(&format!("{wishes} -- 2 sh: {reads}"));
             for rank in [1, 0] {
                 tool.order(&format!("push {child} {rank} line-{rank}"));
-                tool.hears(&format!("{rank} got line-{rank}"));
+                tool.wait_for_line(&format!("{rank} got line-{rank}"));
             }
             assert!(!tool.printed().contains("eof"));
             tool.order(&format!("end {child} 1"));
-            tool.hears("1 eof");
+            tool.wait_for_line("1 eof");
             assert!(!tool.printed().contains("0 eof"));
             tool.order(&format!("end {child} -2"));
-            tool.hears("0 eof");
-            tool.hears(&format!("ended={child} status=0"));
+            tool.wait_for_line("0 eof");
+            tool.wait_for_line(&format!("ended={child} status=0"));
             tool.leave();
             job.end();
         }
@@ -120,15 +120,15 @@ fn tool_that_stops_reading_blocks_no_ranks_and_no_tools() {
             let mut tool = Debugger::attach(&job);
             tool.order("hang");
             tool.order(&format!("pull {}", job.nspace()));
-            tool.hears("pmix_debugger pulls");
+            tool.wait_for_line("pmix_debugger pulls");
             let mut other = Debugger::attach(&job);
             other.order(&format!("count {} 1", job.nspace()));
-            other.hears("pmix_debugger counts");
+            other.wait_for_line("pmix_debugger counts");
             input.write_all(b"go\n").unwrap();
             job.running.wait_for(Output::Stderr, "done\n");
             job.running
                 .wait_for(Output::Stderr, "does not read its forwarded output");
-            other.hears(&format!("counted rank=1 bytes={BYTES}"));
+            other.wait_for_line(&format!("counted rank=1 bytes={BYTES}"));
             other.leave();
             for process in job.running.processes() {
                 if process.name.starts_with("wireup-pmix-hos") {

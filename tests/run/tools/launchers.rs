@@ -34,9 +34,9 @@ fn tool_that_starts_launcher_sets_stop_point_of_ranks() {
                 let mut tool = start(&library, wish, job(&library, nodes, "pmix_stop"));
                 assert!(!tool.printed().contains("begun"));
                 tool.order("go");
-                let launched = tool.hears("launched=");
+                let launched = tool.wait_for_line("launched=");
                 let name = field(&launched, "launched").unwrap().to_owned();
-                let ready = tool.hears(&format!("ready={name}"));
+                let ready = tool.wait_for_line(&format!("ready={name}"));
                 assert_eq!(field(&ready, "at"), Some(at), "{ready}");
                 // It sees the launch like one that has attached.
                 let daemon = library.dir.join("pmix_daemon");
@@ -44,11 +44,11 @@ fn tool_that_starts_launcher_sets_stop_point_of_ranks() {
                     "pmix.debugger pmix.dbg.tgt={name}:-2 pmix.dbg.dpnd=#1 -- 0 {}",
                     daemon.display()
                 ));
-                tool.hears_many(" lrank=", nodes.len().max(1));
+                tool.wait_for_many(" lrank=", nodes.len().max(1));
                 tool.order(&format!("release {name}"));
-                tool.hears(&format!("ended={name} status=0"));
-                tool.hears(&format!("ended={child} status=0"));
-                tool.hears("pmix_debugger lost");
+                tool.wait_for_line(&format!("ended={name} status=0"));
+                tool.wait_for_line(&format!("ended={child} status=0"));
+                tool.wait_for_line("pmix_debugger lost");
                 let (out, _) = tool.leave();
                 assert_eq!(out.matches(" begun\n").count(), 4, "{out}");
             }
@@ -63,20 +63,20 @@ fn directed_launch_of_programs_without_pmix_stops_before_main() {
         let options = ["--libpmix", library.path(), "sh", "-c", script];
         let mut tool = start(&library, "pmix.dbg.exec", Run::ranks(2, options));
         tool.order("go");
-        let launched = tool.hears("launched=");
+        let launched = tool.wait_for_line("launched=");
         let name = field(&launched, "launched").unwrap().to_owned();
-        let ready = tool.hears(&format!("ready={name}"));
+        let ready = tool.wait_for_line(&format!("ready={name}"));
         assert_eq!(field(&ready, "at"), Some("exec"), "{ready}");
         assert!(!tool.printed().contains("began"));
         tool.order(&format!("table {name}"));
-        let output = tool.hears_many(" pid=", 2);
+        let output = tool.wait_for_many(" pid=", 2);
         for line in output.lines().filter(|line| line.contains(" pid=")) {
             let pid = crate::common::number(line, "pid") as i32;
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
         }
-        tool.hears(&format!("ended={name} status=0"));
-        tool.hears("pmix_debugger lost");
+        tool.wait_for_line(&format!("ended={name} status=0"));
+        tool.wait_for_line("pmix_debugger lost");
         let (out, _) = tool.leave();
         assert_eq!(out.matches("began").count(), 2, "{out}");
     }
@@ -90,7 +90,7 @@ fn invalid_directives_are_named_and_ignored() {
     let run = job(&library, &[], "pmix_stop");
     let mut tool = start(&library, "pmix.dbg.init=@9", run);
     tool.order("go");
-    tool.hears("pmix_debugger lost");
+    tool.wait_for_line("pmix_debugger lost");
     let (out, err) = tool.leave();
     assert_eq!(out.matches(" begun\n").count(), 4, "{out}");
     assert!(err.contains("no rank 9; the job has ranks 0 to 3"), "{err}");
@@ -114,10 +114,10 @@ fn launcher_with_pause_directive_waits_for_tool() {
             let tool = library.dir.join("pmix_debugger");
             let words = [tool.to_str().unwrap(), file.to_str().unwrap()];
             let mut tool = Debugger::from(Run::command(words).beside(&place));
-            tool.hears("pmix_debugger waits");
+            tool.wait_for_line("pmix_debugger waits");
             assert!(running.so_far(Output::Stdout).is_empty());
             tool.order("go");
-            tool.hears("launched=");
+            tool.wait_for_line("launched=");
             running.finish().expect(0);
             tool.leave();
             assert!(!file.exists());
@@ -141,7 +141,7 @@ fn mpi_programs_run_under_launcher_started_by_tool() {
             let run = mpi.run(2, &["--libpmix", library.path()], "hello", &[]);
             let mut tool = start(&library, "pmix.fwd.stdout", run);
             tool.order("go");
-            tool.hears("pmix_debugger lost");
+            tool.wait_for_line("pmix_debugger lost");
             let (out, err) = tool.leave();
             assert_eq!(out.matches(" size=2 ").count(), 2, "{out} {err}");
         }

@@ -11,7 +11,7 @@ fn waiting(library: &Pmix, stops: &str, options: &[&str]) -> (Job, Debugger) {
     let run = library.run(4, &options, "pmix_stop", &[]);
     let job = Job::from(library.clone(), run);
     let tool = Debugger::attach(&job);
-    tool.hears(&format!("ready={}", job.nspace()));
+    tool.wait_for_line(&format!("ready={}", job.nspace()));
     (job, tool)
 }
 
@@ -54,7 +54,7 @@ fn ranks_wait_for_another_tool_unless_configured_otherwise() {
         let (job, tool) = waiting(&library, "--stop-at=init", &options);
         let mut other = Debugger::attach(&job);
         tool.kill();
-        other.hears_many("ready=", 1);
+        other.wait_for_many("ready=", 1);
         let name = job.nspace();
         other.order(&format!("release {name}"));
         job.running.wait_for_many(Output::Stdout, " begun\n", 4);
@@ -80,7 +80,7 @@ fn spawned_job_stopped_in_program_continues_after_tool_loss() {
             let program = library.dir.join("pmix_stop");
             let wishes = "quiet pmix.dbg.notify pmix.mapby=node";
             let child = tool.spawns(&format!("{wishes} -- 2 {}", program.display()));
-            tool.hears(&format!("ready={child} at=in-app"));
+            tool.wait_for_line(&format!("ready={child} at=in-app"));
             assert!(
                 !job.running
                     .so_far(Output::Stdout)

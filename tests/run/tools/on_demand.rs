@@ -83,7 +83,7 @@ fn tools_control_shell_scripts_without_pmi_on_every_node() {
             let name = job.nspace();
             tool.order(&format!("pull {name}"));
             for rank in 0..4 {
-                tool.hears(&format!("got rank={rank} "));
+                tool.wait_for_line(&format!("got rank={rank} "));
             }
             tool.order(&format!("control {name} -2 pmix.jctrl.sig 10"));
             job.running.wait_for_many(Output::Stdout, "usr1 ", 4);
@@ -96,7 +96,7 @@ fn tools_control_shell_scripts_without_pmi_on_every_node() {
             });
             tool.order(&format!("control {name} -2 pmix.jctrl.term"));
             job.running.finish().expect(143);
-            tool.hears("code=143");
+            tool.wait_for_line("code=143");
             tool.leave();
         }
     }
@@ -119,14 +119,14 @@ fn tool_spawns_pmix_ranks_and_daemons_in_launch_without_pmix() {
                 job.nspace()
             );
             tool.spawns(&format!("{wants} -- 0 {}", daemon.display()));
-            let output = tool.hears_many(" lrank=0 ", hosts);
+            let output = tool.wait_for_many(" lrank=0 ", hosts);
             for line in output.lines().filter(|line| line.contains(" lrank=")) {
                 assert_eq!(number(line, "local") as usize, 4 / hosts, "{line}");
             }
             let client = library.dir.join("pmix_client");
             let wants = "pmix.mapby=node --";
             let child = tool.spawns(&format!("{wants} 2 {} exchange 100", client.display()));
-            tool.hears(&format!("ended={child} status=0"));
+            tool.wait_for_line(&format!("ended={child} status=0"));
             tool.kill();
             job.end();
         }
@@ -148,7 +148,7 @@ fn ranks_stopped_before_main_are_reported_to_later_tool() {
             let job = Job::from(library.clone(), job.more(["echo", "begun"]));
             let mut tool = Debugger::attach(&job);
             let name = job.nspace();
-            tool.hears(&format!("ready={name} at=exec"));
+            tool.wait_for_line(&format!("ready={name} at=exec"));
             assert!(!job.running.so_far(Output::Stdout).starts_with(b"begun"));
             tool.order(&format!("control {name} -2 pmix.jctrl.sig 18"));
             assert_eq!(job.running.finish().expect(0).out(), "begun\n".repeat(4));
@@ -206,7 +206,7 @@ fn killed_sidecars_cost_nothing_without_pmix_and_are_replaced() {
                 another_address(&job, &uri);
                 assert_eq!(look(&job, "pid", &job.running.pid().to_string()), rows);
                 if let Some(tool) = tool {
-                    tool.hears("pmix_debugger lost");
+                    tool.wait_for_line("pmix_debugger lost");
                     tool.kill();
                 }
             }
@@ -228,7 +228,7 @@ fn killed_sidecars_cost_nothing_without_pmix_and_are_replaced() {
                     "{wants} pmix.dbg.dpnd=#1 -- 0 {}",
                     daemon.display()
                 ));
-                tool.hears_many(" lrank=0 ", 2);
+                tool.wait_for_many(" lrank=0 ", 2);
             }
             tool.kill();
             drop(job.running.stdin());

@@ -215,22 +215,22 @@ fn pevent_raises_events_and_pattrs_lists_server_support() {
         for nodes in NODES {
             let job = Job::start(library.clone(), nodes);
             // As a test of the way of an event: `pmix_tool release` gets it and releases no process.
-            let hears = job.tool("file", &job.file(), &["release"]);
-            let mut hears = hears.stdin_held().start();
-            hears.wait_for(Output::Stdout, "pmix_tool attached");
+            let attached_tool = job.tool("file", &job.file(), &["release"]);
+            let mut attached_tool = attached_tool.stdin_held().start();
+            attached_tool.wait_for(Output::Stdout, "pmix_tool attached");
             let event: &[&str] = match name {
                 "pmix4" => &["--event", "-58", "--range", "session"],
                 _ => &["--range", "session", "PMIX_READY_FOR_DEBUG"],
             };
-            eventually("the event is heard", || {
+            eventually("the event arrives", || {
                 ask(&job, &pevent, event).run().expect(0);
-                let heard = hears.so_far(Output::Stdout);
-                String::from_utf8_lossy(&heard)
+                let output = attached_tool.so_far(Output::Stdout);
+                String::from_utf8_lossy(&output)
                     .contains("ready=")
                     .then_some(())
             });
-            drop(hears.stdin());
-            hears.finish().expect(0);
+            drop(attached_tool.stdin());
+            attached_tool.finish().expect(0);
             let (lists, has) = match name {
                 "pmix4" => (&["--server-fns"][..], "PMIx_server_init"),
                 _ => (&["--server", "all"][..], "PMIX_SERVER_TMPDIR"),

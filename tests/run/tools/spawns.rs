@@ -32,9 +32,9 @@ impl Debugger {
         writeln!(self.orders, "{line}").unwrap();
     }
 
-    /// The line that begins so, once there is one.
+    /// Waits for a line with this text and returns it.
     #[track_caller]
-    pub(super) fn hears(&self, text: &str) -> String {
+    pub(super) fn wait_for_line(&self, text: &str) -> String {
         let output = self.running.wait_for(Output::Stdout, text);
         let line = output.lines().find(|line| line.contains(text));
         line.unwrap().to_owned()
@@ -42,7 +42,7 @@ impl Debugger {
 
     /// Waits for `count` of these; returns everything that was printed.
     #[track_caller]
-    pub(super) fn hears_many(&self, text: &str, count: usize) -> String {
+    pub(super) fn wait_for_many(&self, text: &str, count: usize) -> String {
         self.running.wait_for_many(Output::Stdout, text, count)
     }
 
@@ -85,7 +85,7 @@ fn tool_gets_output_of_job_it_spawned_instead_of_launcher() {
             let mut tool = Debugger::attach(&job);
             let child = tool.spawns(&format!("pmix.mapby=node -- 3 sh: {script}"));
             assert_ne!(child, job.nspace());
-            let ended = tool.hears(&format!("ended={child}"));
+            let ended = tool.wait_for_line(&format!("ended={child}"));
             assert_eq!(number(&ended, "status"), 0, "{ended}");
             let (out, err) = tool.leave();
             for rank in 0..3 {
@@ -111,7 +111,7 @@ fn spawned_job_loses_no_output_of_any_size() {
             let job = Job::start(library.clone(), &options);
             let mut tool = Debugger::attach(&job);
             let child = tool.spawns(&format!("pmix.mapby=node -- 2 sh: {script}"));
-            tool.hears(&format!("ended={child}"));
+            tool.wait_for_line(&format!("ended={child}"));
             tool.running
                 .wait_for_many(Output::Stdout, &format!("line {}\n", lines - 1), 2);
             let (out, _) = tool.leave();
@@ -131,7 +131,7 @@ fn output_goes_to_launcher_if_tool_does_not_take_it() {
             let mut tool = Debugger::attach(&job);
             // A tool with libpmix 5.0.11 spawns nothing without an info.
             let child = tool.spawns("quiet pmix.mapby=slot -- 1 sh: echo for the launcher");
-            tool.hears(&format!("ended={child}"));
+            tool.wait_for_line(&format!("ended={child}"));
             job.running.wait_for(Output::Stdout, "for the launcher\n");
             let waits = "echo begun; while sleep 0.1; do echo again; done";
             tool.spawns(&format!("pmix.mapby=node -- 2 sh: {waits}"));
@@ -150,7 +150,7 @@ fn spawn_of_tool_fails_like_spawn_of_rank() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
         tool.order("spawn -- 1 ./not-there");
-        let refused = tool.hears("refused status=");
+        let refused = tool.wait_for_line("refused status=");
         // PMIX_ERR_JOB_EXE_NOT_FOUND.
         assert_eq!(field(&refused, "status"), Some("-190"), "{refused}");
         tool.leave();
@@ -168,15 +168,15 @@ fn tool_starts_mpi_programs_and_writes_their_stdin() {
             let mut tool = Debugger::attach(&job);
             let client = library.dir.join("pmix_client");
             let child = tool.spawns(&format!("-- 3 {} exchange 100", client.display()));
-            let ended = tool.hears(&format!("ended={child}"));
+            let ended = tool.wait_for_line(&format!("ended={child}"));
             assert_eq!(number(&ended, "status"), 0, "{ended}");
             let child = tool.spawns("pmix.fwd.stdin pmix.mapby=node -- 2 sh: while read l; do echo got $l; done; echo eof");
             tool.order(&format!("push {child} 0 one"));
-            tool.hears("got one");
+            tool.wait_for_line("got one");
             tool.order(&format!("end {child} 0"));
-            tool.hears("eof");
-            tool.hears("pushed status=0");
-            tool.hears(&format!("ended={child}"));
+            tool.wait_for_line("eof");
+            tool.wait_for_line("pushed status=0");
+            tool.wait_for_line(&format!("ended={child}"));
             tool.leave();
             job.end();
         }

@@ -12,9 +12,9 @@ fn stopping(library: &Pmix, options: &[&str]) -> Job {
 }
 
 /// Returns the ranks that have printed this.
-fn said(printed: &str, what: &str) -> Vec<u32> {
-    let said = (0..8).filter(|rank| printed.contains(&format!("pmix_stop rank={rank} {what}\n")));
-    said.collect()
+fn ranks_with(printed: &str, what: &str) -> Vec<u32> {
+    let ranks = (0..8).filter(|rank| printed.contains(&format!("pmix_stop rank={rank} {what}\n")));
+    ranks.collect()
 }
 
 #[test]
@@ -24,15 +24,15 @@ fn named_ranks_stop_in_init_and_are_released_one_by_one() {
             let job = stopping(&library, &[&["--stop-at=init:1-2"], nodes].concat());
             let name = job.nspace();
             let mut tool = Debugger::attach(&job);
-            let ready = tool.hears(&format!("ready={name}"));
+            let ready = tool.wait_for_line(&format!("ready={name}"));
             assert_eq!(field(&ready, "at"), Some("pmix-init"), "{ready}");
             job.running.wait_for_many(Output::Stdout, " begun\n", 2);
             let out = || String::from_utf8(job.running.so_far(Output::Stdout)).unwrap();
-            assert_eq!(said(&out(), "begun"), [0, 3]);
+            assert_eq!(ranks_with(&out(), "begun"), [0, 3]);
             tool.order(&format!("release {name} 1"));
             job.running
                 .wait_for(Output::Stdout, "pmix_stop rank=1 begun\n");
-            assert_eq!(said(&out(), "begun"), [0, 1, 3]);
+            assert_eq!(ranks_with(&out(), "begun"), [0, 1, 3]);
             tool.order(&format!("release {name}"));
             job.running.finish().expect(0);
             tool.leave();
@@ -57,16 +57,16 @@ fn ranks_of_spawned_job_stop_as_requested() {
             ] {
                 let before = tool.printed().len();
                 let child = tool.spawns(&format!("{wish} pmix.mapby=node {program}"));
-                let ready = tool.hears(&format!("ready={child}"));
+                let ready = tool.wait_for_line(&format!("ready={child}"));
                 assert_eq!(field(&ready, "at"), Some(at), "{ready}");
                 let out = |tool: &Debugger| tool.printed()[before..].to_owned();
                 crate::common::eventually("the others go on", || {
-                    (said(&out(&tool), "begun").len() == passes).then_some(())
+                    (ranks_with(&out(&tool), "begun").len() == passes).then_some(())
                 });
-                let waiting = said(&out(&tool), what).len();
+                let waiting = ranks_with(&out(&tool), what).len();
                 assert_eq!(waiting, if what == "begun" { passes } else { 0 }, "{wish}");
                 tool.order(&format!("release {child}"));
-                tool.hears(&format!("ended={child} status=0"));
+                tool.wait_for_line(&format!("ended={child} status=0"));
             }
             tool.leave();
             job.end();
@@ -81,19 +81,19 @@ fn any_program_stops_before_start() {
             let job = Job::start(library.clone(), &[&["--oversubscribe"], nodes].concat());
             let mut tool = Debugger::attach(&job);
             let child = tool.spawns("pmix.dbg.exec pmix.mapby=node -- 2 sh: echo began $PMIX_RANK");
-            let ready = tool.hears(&format!("ready={child}"));
+            let ready = tool.wait_for_line(&format!("ready={child}"));
             assert_eq!(field(&ready, "at"), Some("exec"), "{ready}");
             assert!(!tool.printed().contains("began"));
             tool.order(&format!("table {child}"));
-            tool.hears(&format!("local={child}.0 pid="));
+            tool.wait_for_line(&format!("local={child}.0 pid="));
             for process in job.running.processes() {
                 if process.name == "sh" {
                     let pid = rustix::process::Pid::from_raw(process.pid).unwrap();
                     rustix::process::kill_process(pid, Signal::CONT).unwrap();
                 }
             }
-            tool.hears("began 0\n".trim_end());
-            tool.hears(&format!("ended={child} status=0"));
+            tool.wait_for_line("began 0\n".trim_end());
+            tool.wait_for_line(&format!("ended={child} status=0"));
             tool.leave();
             job.end();
         }
@@ -106,7 +106,7 @@ fn attributes_for_debuggers_are_listed() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
         tool.order("ask pmix.qry.debug");
-        let line = tool.hears("pmix.qry.debug=");
+        let line = tool.wait_for_line("pmix.qry.debug=");
         let keys = field(&line, "pmix.qry.debug").unwrap().to_owned();
         let mut keys: Vec<&str> = keys.split(',').collect();
         keys.sort_unstable();

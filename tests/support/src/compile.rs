@@ -59,8 +59,8 @@ fn accepted(command: &mut Command, source: &Path) -> bool {
             false
         }
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{}: {said}", source.display());
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {stderr}", source.display());
             true
         }
     }

@@ -15,14 +15,14 @@ pub struct MemoryGroup(PathBuf);
 impl MemoryGroup {
     /// `None` where no group can be made, which is noted as a skipped test.
     pub fn new(bytes: u64) -> Option<Self> {
-        let group = Self::made(bytes);
+        let group = Self::create(bytes);
         if group.is_none() {
             skip("the out-of-memory killer: needs a memory cgroup of its own, and root's rights");
         }
         group
     }
 
-    fn made(bytes: u64) -> Option<Self> {
+    fn create(bytes: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let first = own.lines().find_map(|line| line.split_once(":memory:/"));
         let (parent, limit) = match first {

@@ -45,14 +45,14 @@ impl Mpi {
     /// and then when MPICH or Intel MPI merges (docs/spawn.md).
     pub fn able_to_spawn(mut self) -> Self {
         let provider = ("FI_PROVIDER", "tcp;ofi_rxm");
-        let wanted = match &*self.name {
+        let variables = match &*self.name {
             "mpich5" => vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), provider],
             "impi" => vec![("I_MPI_FABRICS", "shm:ofi"), provider],
             _ => Vec::new(),
         };
-        let wanted = wanted.into_iter();
-        let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        self.env.extend(wanted);
+        let variables = variables.into_iter();
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        self.env.extend(variables);
         self
     }
 }

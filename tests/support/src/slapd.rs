@@ -46,8 +46,8 @@ impl Slapd {
         let mut command = Command::new(WRITER);
         command.arg("-F").arg(self.dir.join("config"));
         command.args(["-n", &number.to_string(), "-l"]).arg(&file);
-        let made = command.output().unwrap();
-        assert!(made.status.success(), "{made:?}");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 
     fn configuration(&self, certificates: Option<&Path>) -> String {

@@ -13,11 +13,11 @@ pub const NVIDIA: &str = "10de:20b0";
 /// these numbers from 128 on. The file is in `dir`.
 pub fn with_gpus(dir: &Path, ids: &str, numbers: &[u32]) -> PathBuf {
     let path = dir.join("gpus.xml");
-    let made = Command::new("lstopo-no-graphics")
+    let status = Command::new("lstopo-no-graphics")
         .args(["--no-io", "--of", "xml", "--force"])
         .arg(&path)
         .status();
-    assert!(made.unwrap().success());
+    assert!(status.unwrap().success());
     let text = fs::read_to_string(&path).unwrap();
     let gpus = numbers.iter().map(|number| {
         let (bus, id) = (number - 100, number * 10_000);

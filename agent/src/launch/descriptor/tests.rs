@@ -19,7 +19,7 @@ fn spread(names: &[&str]) -> LaunchTree {
 
 #[test]
 fn child_agent_gets_launch_requested_by_launcher() {
-    let asked = LaunchDescriptor::from_launcher(
+    let expected = LaunchDescriptor::from_launcher(
         "l1".into(),
         "s1".into(),
         1000,
@@ -29,27 +29,27 @@ fn child_agent_gets_launch_requested_by_launcher() {
     )
     .unwrap();
     let mut hello = v1::Hello {
-        launch: asked.launch.clone(),
-        token: asked.token.to_bytes(),
-        uid: asked.uid,
+        launch: expected.launch.clone(),
+        token: expected.token.to_bytes(),
+        uid: expected.uid,
         node: 1,
         ..Default::default()
     };
-    let learnt = LaunchDescriptor::from_parent(&hello, asked.bytes.clone(), &account()).unwrap();
-    assert!(learnt.token.matches(asked.token));
+    let learnt = LaunchDescriptor::from_parent(&hello, expected.bytes.clone(), &account()).unwrap();
+    assert!(learnt.token.matches(expected.token));
     assert!(!learnt.token.matches(LaunchToken::random()));
-    assert_eq!(learnt.spread, asked.spread);
-    assert_eq!(learnt.description, asked.description);
+    assert_eq!(learnt.spread, expected.spread);
+    assert_eq!(learnt.description, expected.description);
     assert_eq!((learnt.launch, learnt.uid), ("l1".to_owned(), 1000));
 
     hello.node = 2;
     assert_eq!(
-        LaunchDescriptor::from_parent(&hello, asked.bytes.clone(), &account()).unwrap_err(),
+        LaunchDescriptor::from_parent(&hello, expected.bytes.clone(), &account()).unwrap_err(),
         LaunchDescriptorError::Node { node: 2, nodes: 2 }
     );
     hello.token = Bytes::from_static(b"short");
     assert_eq!(
-        LaunchDescriptor::from_parent(&hello, asked.bytes, &account()).unwrap_err(),
+        LaunchDescriptor::from_parent(&hello, expected.bytes, &account()).unwrap_err(),
         LaunchDescriptorError::Token(5)
     );
 }

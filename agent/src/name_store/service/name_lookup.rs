@@ -25,7 +25,7 @@ impl LookupHit {
     fn record(&self) -> &StoredName {
         match self {
             Self::Narrow(_, record) => record,
-            Self::Wide(_, kept) => &kept.record,
+            Self::Wide(_, name) => &name.record,
         }
     }
 }
@@ -37,8 +37,8 @@ impl<S: NameStore> NameStoreService<S> {
         mut lookup: NameLookup,
         ticket: NameRequestId,
     ) -> StoreResult {
-        let mut seen = BTreeSet::new();
-        lookup.keys.retain(|key| seen.insert(key.clone()));
+        let mut unique_keys = BTreeSet::new();
+        lookup.keys.retain(|key| unique_keys.insert(key.clone()));
         if let Err(refusal) = usable(&lookup.keys) {
             return Ok(NameReply::Refused(refusal));
         }
@@ -106,11 +106,11 @@ impl<S: NameStore> NameStoreService<S> {
             if lookup.wait.is_some() {
                 return Ok(None);
             }
-            let lasting = found.iter().filter(|seen| seen.record().reads != Some(1));
+            let lasting = found.iter().filter(|hit| hit.record().reads != Some(1));
             return Ok(Some(match found.is_empty() {
                 true => NameReply::Refused(NameRefusal::NotFound),
                 false => {
-                    NameReply::Partial(lasting.filter_map(|seen| seen.record().found()).collect())
+                    NameReply::Partial(lasting.filter_map(|hit| hit.record().found()).collect())
                 }
             }));
         }
@@ -135,8 +135,8 @@ impl<S: NameStore> NameStoreService<S> {
         {
             let mut state = self.state();
             state.narrow.retain(|_, record| !record.has_expired());
-            let seen = state.narrow.iter().filter(|(_, record)| is_visible(record));
-            let narrowest = seen.min_by_key(|(number, record)| (record.range.width(), **number));
+            let visible = state.narrow.iter().filter(|(_, record)| is_visible(record));
+            let narrowest = visible.min_by_key(|(number, record)| (record.range.width(), **number));
             if let Some((number, record)) = narrowest {
                 return Ok(Some(LookupHit::Narrow(*number, record.clone())));
             }
@@ -144,8 +144,8 @@ impl<S: NameStore> NameStoreService<S> {
         for global in [false, true] {
             let id = stored_name::id(&self.scope, global, key);
             match self.store.read(&id).await? {
-                Some(kept) if !is_gone(&kept) && is_visible(&kept.record) => {
-                    return Ok(Some(LookupHit::Wide(id, Box::new(kept))));
+                Some(stored) if !is_gone(&stored) && is_visible(&stored.record) => {
+                    return Ok(Some(LookupHit::Wide(id, Box::new(stored))));
                 }
                 _ => {}
             }
@@ -157,21 +157,21 @@ impl<S: NameStore> NameStoreService<S> {
     /// changed since it was read.
     async fn take(
         &self,
-        seen: Vec<LookupHit>,
+        hits: Vec<LookupHit>,
         ticket: NameRequestId,
     ) -> StoreResult<Option<Vec<FoundName>>> {
         let mut taken = Vec::new();
         let mut values = Vec::new();
-        for seen in seen {
-            values.extend(seen.record().found());
-            let got = match seen {
-                seen if seen.record().reads.is_none() => Ok(true),
+        for hit in hits {
+            values.extend(hit.record().found());
+            let got = match hit {
+                hit if hit.record().reads.is_none() => Ok(true),
                 LookupHit::Narrow(number, _) => Ok(self.take_narrow(number, &mut taken)),
-                LookupHit::Wide(id, kept) => {
-                    let rest = kept.record.read_once();
-                    let changed = self.store.change(&id, &kept, rest.as_ref()).await;
+                LookupHit::Wide(id, stored) => {
+                    let rest = stored.record.read_once();
+                    let changed = self.store.change(&id, &stored, rest.as_ref()).await;
                     if rest.is_none() && matches!(changed, Ok(true)) {
-                        taken.push(RemovedValue::Wide(id, kept.record));
+                        taken.push(RemovedValue::Wide(id, stored.record));
                     }
                     changed
                 }

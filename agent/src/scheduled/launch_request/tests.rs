@@ -42,12 +42,12 @@ fn with(job: JobSpec) -> LaunchProcessesRequest {
     }
 }
 
-fn check(asked: LaunchProcessesRequest) -> Result<LaunchRequest, RequestError> {
-    LaunchRequest::check(asked, "b")
+fn check(message: LaunchProcessesRequest) -> Result<LaunchRequest, RequestError> {
+    LaunchRequest::check(message, "b")
 }
 
-fn refused(asked: LaunchProcessesRequest) -> String {
-    check(asked).unwrap_err().to_string()
+fn refused(message: LaunchProcessesRequest) -> String {
+    check(message).unwrap_err().to_string()
 }
 
 #[test]
@@ -114,23 +114,23 @@ fn plain_fields_describe_whole_launch() {
 
 #[test]
 fn nodes_hold_consecutive_ranks_or_those_of_layout() {
-    let mut asked = spread();
-    asked.peers = vec![peer("a", 3, 2), peer("b", 0, 3)];
-    asked.first_rank = 0;
-    let found = |asked: &LaunchProcessesRequest| {
-        let blocks = check(asked.clone()).unwrap().place.blocks.into_iter();
+    let mut message = spread();
+    message.peers = vec![peer("a", 3, 2), peer("b", 0, 3)];
+    message.first_rank = 0;
+    let found = |message: &LaunchProcessesRequest| {
+        let blocks = check(message.clone()).unwrap().place.blocks.into_iter();
         blocks
             .map(|(node, ranks)| (node.0, ranks))
             .collect::<Vec<_>>()
     };
-    assert_eq!(found(&asked), [(1, 3), (0, 2)]);
+    assert_eq!(found(&message), [(1, 3), (0, 2)]);
 
-    asked.peers[0].first_rank = 4;
+    message.peers[0].first_rank = 4;
     let gap = "peers[0].first_rank is 4, but the nodes before it end at 3: make them consecutive, or set \
                job.layout";
-    assert_eq!(refused(asked.clone()), gap);
+    assert_eq!(refused(message.clone()), gap);
 
-    asked.peers[0].first_rank = 1;
+    message.peers[0].first_rank = 1;
     let blocks = |blocks: &[(u32, u32)]| {
         let block = |(node, ranks): &(u32, u32)| RankBlock {
             node: *node,
@@ -143,8 +143,8 @@ fn nodes_hold_consecutive_ranks_or_those_of_layout() {
         })
     };
     let cyclic = [(1, 1), (0, 1), (1, 1), (0, 1), (1, 1)];
-    asked.job = blocks(&cyclic);
-    assert_eq!(found(&asked), cyclic);
+    message.job = blocks(&cyclic);
+    assert_eq!(found(&message), cyclic);
     for (wrong, text) in [
         (
             &[(0, 1), (1, 3), (0, 1)][..],
@@ -163,80 +163,80 @@ fn nodes_hold_consecutive_ranks_or_those_of_layout() {
             "job.layout.blocks[0] has no ranks, or a node that peers does not have",
         ),
     ] {
-        asked.job = blocks(wrong);
-        assert_eq!(refused(asked.clone()), text);
+        message.job = blocks(wrong);
+        assert_eq!(refused(message.clone()), text);
     }
 }
 
 #[test]
 fn invalid_nodes_are_named() {
     let change = |change: &dyn Fn(&mut LaunchProcessesRequest)| {
-        let mut asked = spread();
-        change(&mut asked);
-        refused(asked)
+        let mut message = spread();
+        change(&mut message);
+        refused(message)
     };
     for (text, found) in [
         (
             "invalid world_size 0",
-            change(&|asked| asked.world_size = 0),
+            change(&|message| message.world_size = 0),
         ),
         (
             "add up to 5, but world_size is 6",
-            change(&|asked| asked.world_size = 6),
+            change(&|message| message.world_size = 6),
         ),
         (
             "do not match peers[1], which has 3 ranks from 2 on",
-            change(&|asked| asked.first_rank = 0),
+            change(&|message| message.first_rank = 0),
         ),
         (
             "do not match peers[1], which has 3 ranks from 2 on",
-            change(&|asked| asked.tasks_per_node = 2),
+            change(&|message| message.tasks_per_node = 2),
         ),
         (
             "invalid head_node_index 3: peers has 3 nodes",
-            change(&|asked| asked.head_node_index = 3),
+            change(&|message| message.head_node_index = 3),
         ),
         (
             "invalid node_index 9: peers has 3 nodes",
-            change(&|asked| asked.node_index = Some(9)),
+            change(&|message| message.node_index = Some(9)),
         ),
         (
             "this agent is \"b\", which is not in peers",
-            change(&|asked| asked.peers[1].node_id = "d".into()),
+            change(&|message| message.peers[1].node_id = "d".into()),
         ),
         (
             "peers has node \"a\" twice",
-            change(&|asked| asked.peers[2].node_id = "a".into()),
+            change(&|message| message.peers[2].node_id = "a".into()),
         ),
         (
             "peers[2].node_id \"c,d\"",
-            change(&|asked| asked.peers[2].node_id = "c,d".into()),
+            change(&|message| message.peers[2].node_id = "c,d".into()),
         ),
         (
             "peers[2].grpc_address \"c\"",
-            change(&|asked| asked.peers[2].grpc_address = "c".into()),
+            change(&|message| message.peers[2].grpc_address = "c".into()),
         ),
         (
             "peers[0].grpc_address \"fd00::1:7\"",
-            change(&|asked| asked.peers[0].grpc_address = "fd00::1:7".into()),
+            change(&|message| message.peers[0].grpc_address = "fd00::1:7".into()),
         ),
         (
             "peers has the address \"a:7437\" twice",
-            change(&|asked| {
-                asked.head_node_index = 1;
-                asked.peers[2].grpc_address = "a:7437".into();
+            change(&|message| {
+                message.head_node_index = 1;
+                message.peers[2].grpc_address = "a:7437".into();
             }),
         ),
         (
             "without peers this node is the only one",
-            change(&|asked| asked.peers.clear()),
+            change(&|message| message.peers.clear()),
         ),
     ] {
         assert!(found.contains(text), "{text}: {found}");
     }
-    let mut asked = spread();
-    asked.peers[0].grpc_address = "[fd00::1]:7437".into();
-    assert!(check(asked).is_ok());
+    let mut message = spread();
+    message.peers[0].grpc_address = "[fd00::1]:7437".into();
+    assert!(check(message).is_ok());
 }
 
 #[test]
@@ -266,15 +266,15 @@ fn programs_of_their_own_take_all_ranks() {
 
 #[test]
 fn arguments_and_variables_with_nul_are_refused() {
-    let mut asked = alone();
-    asked.args = vec!["a".into(), ":".into()];
-    assert!(check(asked.clone()).is_ok());
-    asked.args = vec!["a\0".into()];
-    assert!(refused(asked).contains("zero byte"));
+    let mut message = alone();
+    message.args = vec!["a".into(), ":".into()];
+    assert!(check(message.clone()).is_ok());
+    message.args = vec!["a\0".into()];
+    assert!(refused(message).contains("zero byte"));
     for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0")] {
-        let mut asked = alone();
-        asked.env = [(name.to_owned(), value.to_owned())].into();
-        assert!(refused(asked).contains("variable"), "{name:?}={value:?}");
+        let mut message = alone();
+        message.env = [(name.to_owned(), value.to_owned())].into();
+        assert!(refused(message).contains("variable"), "{name:?}={value:?}");
     }
     let job = |cwd: &'static [u8]| {
         with(JobSpec {
@@ -285,9 +285,9 @@ fn arguments_and_variables_with_nul_are_refused() {
     assert!(refused(job(b"tmp")).contains("must be an absolute path"));
     assert!(check(job(b"/tmp/\xff")).is_ok());
     let id = |id: &str| {
-        let mut asked = alone();
-        asked.launch_id = id.into();
-        check(asked).is_ok()
+        let mut message = alone();
+        message.launch_id = id.into();
+        check(message).is_ok()
     };
     for (name, good) in [
         ("a", true),
@@ -303,29 +303,33 @@ fn arguments_and_variables_with_nul_are_refused() {
 
 #[test]
 fn launcher_gets_request_and_shows_no_values() {
-    let mut asked = spread();
-    asked.peers.clear();
-    (asked.tasks_per_node, asked.first_rank, asked.world_size) = (5, 0, 5);
-    asked.entrypoint.clear();
-    asked.env = [
+    let mut message = spread();
+    message.peers.clear();
+    (
+        message.tasks_per_node,
+        message.first_rank,
+        message.world_size,
+    ) = (5, 0, 5);
+    message.entrypoint.clear();
+    message.env = [
         ("TOKEN", "s3cret"),
         ("all", "s3cret"),
         ("BASH_FUNC_f%%", "() { s3cret; }"),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
-    asked.allocation_id = "alloc".into();
-    asked.cxi_credentials = Some(v1::CxiCredentials {
+    message.allocation_id = "alloc".into();
+    message.cxi_credentials = Some(v1::CxiCredentials {
         vni: 17,
         auth_key: b"\x00\xab".as_slice().into(),
         svc_id: 3,
     });
-    asked.pmi_mode = v1::PmiMode::Auto.into();
+    message.pmi_mode = v1::PmiMode::Auto.into();
     let variable = |name: &'static str, value: &'static str| EnvVar {
         name: name.into(),
         value: value.into(),
     };
-    asked.job = Some(JobSpec {
+    message.job = Some(JobSpec {
         apps: vec![
             App {
                 program: "-odd".into(),
@@ -352,7 +356,7 @@ fn launcher_gets_request_and_shows_no_values() {
         umask: Some(0o77),
         ..Default::default()
     });
-    let request = check(asked).unwrap();
+    let request = check(message).unwrap();
     let shown = format!("{request:?}");
     assert!(
         !shown.contains("s3cret") && !shown.contains("171"),

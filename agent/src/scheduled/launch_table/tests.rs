@@ -21,7 +21,7 @@ fn registered(id: &str, owner: u32) -> Arc<ScheduledLaunch> {
         first_rank,
         num_ranks: 1,
     };
-    let asked = LaunchProcessesRequest {
+    let message = LaunchProcessesRequest {
         launch_id: id.to_owned(),
         entrypoint: "true".into(),
         tasks_per_node: 1,
@@ -31,7 +31,7 @@ fn registered(id: &str, owner: u32) -> Arc<ScheduledLaunch> {
         peers: vec![peer("nowhere", 0), peer("node01", 1)],
         ..Default::default()
     };
-    let request = LaunchRequest::check(asked, "node01").unwrap();
+    let request = LaunchRequest::check(message, "node01").unwrap();
     let held = crate::budget::Budgets::default().account(owner).hold(0);
     Arc::new(ScheduledLaunch::new(&request, owner, None, held))
 }
@@ -119,8 +119,8 @@ fn every_user_has_names_of_his_own_and_learns_of_no_others() {
         add(&launches, "a", 10, &user(0)).unwrap_err(),
         Code::AlreadyExists
     );
-    assert_eq!(launches.seen_by(&user(8)).len(), 1);
-    assert_eq!(launches.seen_by(&scheduler()).len(), 3);
+    assert_eq!(launches.visible_to(&user(8)).len(), 1);
+    assert_eq!(launches.visible_to(&scheduler()).len(), 3);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn launches_ended_by_user_do_not_evict_others() {
         add(&launches, &format!("x{n}"), 8, &user(8)).unwrap().end();
     }
     assert!(launches.find("mine", &user(7)).is_ok());
-    assert_eq!(launches.seen_by(&user(8)).len(), REMEMBERED_LAUNCHES);
+    assert_eq!(launches.visible_to(&user(8)).len(), REMEMBERED_LAUNCHES);
 }
 
 #[test]

@@ -237,11 +237,11 @@ impl StepSpawner {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<SpawnedProcess> {
         let (pid, id, pidfd) = match self.call_helper(order, descriptors)? {
-            (HelperReply::Made { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
+            (HelperReply::Process { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
             (answer, _) => return Err(unexpected(answer)),
         };
-        let made = Pid::from_raw(pid).zip(pidfd);
-        let (pid, pidfd) = made.ok_or(io::ErrorKind::InvalidData)?;
+        let process = Pid::from_raw(pid).zip(pidfd);
+        let (pid, pidfd) = process.ok_or(io::ErrorKind::InvalidData)?;
         let signal_handle = self.is_separated().then(|| (Arc::clone(self), id));
         Ok(SpawnedProcess {
             child: Child { pid, pidfd },
@@ -250,20 +250,20 @@ impl StepSpawner {
         })
     }
 
-    /// Has an order carried out. A helper that does not answer is replaced, where the agent can, and the
-    /// new one asked, if the old one ever did anything.
+    /// Sends a request to the helper. If the helper does not reply, the agent replaces it, where it can, and repeats
+    /// the request, provided that the old helper has ever completed one.
     fn call_helper(
         &self,
         order: &HelperRequest,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<(HelperReply, Vec<OwnedFd>)> {
         let mut helper = self.lock();
-        let asked = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        let error = match asked.send_request(order, descriptors) {
+        let current = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let error = match current.send_request(order, descriptors) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let proven = asked.proven;
+        let proven = current.proven;
         *helper = None;
         if self.is_separated() {
             self.helper_lost.notify_one();
@@ -274,8 +274,8 @@ impl StepSpawner {
         }
         warn!("replacing the privileged helper: {error}");
         *helper = PrivilegedHelper::start(&self.program);
-        let asked = helper.as_mut().ok_or(error)?;
-        asked.send_request(order, descriptors)
+        let current = helper.as_mut().ok_or(error)?;
+        current.send_request(order, descriptors)
     }
 }
 
@@ -310,7 +310,7 @@ fn unexpected(answer: HelperReply) -> io::Error {
     match answer {
         HelperReply::Failed { errno } => io::Error::from_raw_os_error(errno),
         HelperReply::Refused { reason } => io::Error::other(reason),
-        HelperReply::Made { .. } | HelperReply::Done | HelperReply::Files { .. } => {
+        HelperReply::Process { .. } | HelperReply::Done | HelperReply::Files { .. } => {
             io::ErrorKind::InvalidData.into()
         }
     }

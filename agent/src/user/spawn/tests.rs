@@ -149,9 +149,9 @@ fn output_of_step_is_received() {
     let (_ours, theirs) = UnixStream::pair().unwrap();
     let steps = Arc::new(StepSpawner::new(program));
     let (SpawnedProcess { child, .. }, log) = steps.start(&me(), theirs.into(), None).unwrap();
-    let mut said = String::new();
-    File::from(log).read_to_string(&mut said).unwrap();
-    assert!(said.starts_with("step\nerr\npipe:["), "{said}");
+    let mut output = String::new();
+    File::from(log).read_to_string(&mut output).unwrap();
+    assert!(output.starts_with("step\nerr\npipe:["), "{output}");
     assert_eq!(wait(&child.pidfd).unwrap(), ExitStatus::Code(0));
 }
 
@@ -194,16 +194,16 @@ fn process_that_cannot_start_is_reported_with_reason() {
 /// A step that is stopped before it executes anything holds no thread.
 #[tokio::test]
 async fn exec_of_program_is_awaited_without_thread() {
-    let said = |program: &str| {
+    let start = |program: &str| {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let says = File::options().write(true).open("/dev/null").unwrap();
         let program = wireup(Path::new(program), "step", theirs.into(), says.into()).unwrap();
         begin(&me(), program).unwrap()
     };
-    let (child, exec_report) = said("/bin/true");
+    let (child, exec_report) = start("/bin/true");
     assert!(exec_report.receive().await.unwrap().is_none());
     wait(&child.pidfd).unwrap();
-    let (child, exec_report) = said("/no/such/program");
+    let (child, exec_report) = start("/no/such/program");
     let (what, error) = exec_report.receive().await.unwrap().unwrap();
     assert_eq!((what, error.kind()), ("exec", io::ErrorKind::NotFound));
     end(&child);

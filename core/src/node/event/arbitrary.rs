@@ -337,7 +337,7 @@ fn key() -> BoxedStrategy<KeyMessage> {
             request
         }),
         (any::<u64>(), proptest::option::of(bytes()))
-            .prop_map(|(number, value)| KeyMessage::Told { number, value }),
+            .prop_map(|(number, value)| KeyMessage::Value { number, value }),
     ]
     .boxed()
 }

@@ -107,10 +107,10 @@ impl RemoteKeyReads {
                     KeyLookup::Value(value) => Some(value),
                     KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };
-                let message = PeerMessage::Key(KeyMessage::Told { number, value });
+                let message = PeerMessage::Key(KeyMessage::Value { number, value });
                 cx.send(from, message);
             }
-            KeyMessage::Told { number, value } => {
+            KeyMessage::Value { number, value } => {
                 if let Some((asker, _)) = self.waiting.remove(&number) {
                     let answer = value.as_deref();
                     let answer = answer.map_or(KeyAnswer::NoKey, KeyAnswer::Value);

@@ -28,7 +28,7 @@ pub(in crate::node) enum IndirectLaunchState {
     /// The launch waits for the tool. With `attach`, the tool has to find the server by itself.
     Awaited { attach: bool },
     /// Directives of this tool have arrived.
-    Given(PmixProc),
+    Directed(PmixProc),
 }
 
 impl IndirectLaunchState {
@@ -68,7 +68,7 @@ impl IndirectLaunchState {
             // The server has connected to it, and libpmix does not report that.
             attach_tool(cx, source);
         }
-        *self = IndirectLaunchState::Given(source.clone());
+        *self = IndirectLaunchState::Directed(source.clone());
         let directives = match directives {
             Some(Value::Infos(infos)) => infos.iter().map(to_spawn_info).collect(),
             _ => Vec::new(),
@@ -79,7 +79,7 @@ impl IndirectLaunchState {
 
     /// Notifies the tool that directs the launch that all ranks of the initial job run.
     pub(in crate::node) fn report_launch_complete(&self, cx: &mut NodeContext) {
-        let IndirectLaunchState::Given(tool) = self else {
+        let IndirectLaunchState::Directed(tool) = self else {
             return;
         };
         let job = &cx.launch().nspace;

@@ -144,7 +144,7 @@ fn barrier_is_left_after_all_processes_entered() {
     each(|topology, long| {
         // A barrier carries nothing; with a value in each message its effect is that of an allreduce.
         let size = topology.size();
-        let mut seen: Vec<std::collections::BTreeSet<usize>> =
+        let mut reached: Vec<std::collections::BTreeSet<usize>> =
             (0..size).map(|me| [me].into()).collect();
         let mut left: Vec<VecDeque<CollectiveStep>> = (0..size)
             .map(|me| topology.steps(Operation::Barrier, long, me).into())
@@ -161,12 +161,12 @@ fn barrier_is_left_after_all_processes_entered() {
                         wires
                             .entry((me, *to, *channel))
                             .or_default()
-                            .push_back(seen[me].clone());
+                            .push_back(reached[me].clone());
                         true
                     }
                     Some(CollectiveStep::Receive { from, channel, .. }) => {
                         let message = wires.entry((*from, me, *channel)).or_default().pop_front();
-                        message.map(|message| seen[me].extend(message)).is_some()
+                        message.map(|message| reached[me].extend(message)).is_some()
                     }
                     _ => false,
                 };
@@ -177,7 +177,7 @@ fn barrier_is_left_after_all_processes_entered() {
             }
             assert!(moved, "the barrier stops");
         }
-        assert!(seen.iter().all(|seen| seen.len() == size));
+        assert!(reached.iter().all(|reached| reached.len() == size));
     });
 }
 

@@ -307,8 +307,8 @@ proptest! {
             sends.push((from, net.endpoints[from].send(envelope, &body(number, length))));
         };
         let mut post_next = |net: &mut Network| if let Some((source, dest, tag, _, _)) = to_post.pop_front() {
-            let wanted = MatchSpec { source: Some(source), tag: Some(tag), context: 7 };
-            receives.push((source, dest, tag, net.endpoints[dest].receive(wanted, 100)));
+            let spec = MatchSpec { source: Some(source), tag: Some(tag), context: 7 };
+            receives.push((source, dest, tag, net.endpoints[dest].receive(spec, 100)));
         };
         for (what, choice) in order {
             match what {
@@ -330,9 +330,9 @@ proptest! {
             model.entry((from, dest, tag)).or_default().push_back(body(number, length));
         }
         for (source, dest, tag, receive) in receives {
-            let wanted = model.get_mut(&(source, dest, tag)).unwrap().pop_front().unwrap();
-            let status = Status { source, tag, length: wanted.len() as u64 };
-            prop_assert_eq!(net.endpoints[dest].take_completion(receive), Some(Completion::Received(status, wanted)));
+            let data = model.get_mut(&(source, dest, tag)).unwrap().pop_front().unwrap();
+            let status = Status { source, tag, length: data.len() as u64 };
+            prop_assert_eq!(net.endpoints[dest].take_completion(receive), Some(Completion::Received(status, data)));
         }
         for endpoint in &net.endpoints {
             prop_assert!(endpoint.is_idle() && endpoint.unexpected.is_empty() && endpoint.posted.is_empty());

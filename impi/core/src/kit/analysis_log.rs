@@ -83,7 +83,7 @@ fn level_name(level: Level) -> &'static str {
 pub(super) struct AnalysisLog {
     pub(super) notes: Vec<Note>,
     pub(super) findings: Vec<Finding>,
-    pub(super) seen: BTreeSet<(Rule, Party)>,
+    pub(super) applied_rules: BTreeSet<(Rule, Party)>,
     pub(super) time: Duration,
     pub(super) connection: u32,
     /// Whether the processes run the check program.
@@ -108,7 +108,7 @@ impl AnalysisLog {
         holds: bool,
         operation: impl FnOnce() -> String,
     ) {
-        self.seen.insert((rule, party));
+        self.applied_rules.insert((rule, party));
         let connection = self.connection;
         // Packets that all have the same fault are one finding for each connection.
         let known = |finding: &Finding| {

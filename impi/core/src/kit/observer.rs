@@ -92,9 +92,10 @@ impl Observer {
     }
 
     /// Returns the rules that applied to a party.
-    pub fn seen(&self, party: Party) -> BTreeSet<Rule> {
-        let seen = self.log.seen.iter();
-        seen.filter(|(_, who)| self.resolve_party(*who) == party)
+    pub fn applied_rules(&self, party: Party) -> BTreeSet<Rule> {
+        let applied_rules = self.log.applied_rules.iter();
+        applied_rules
+            .filter(|(_, who)| self.resolve_party(*who) == party)
             .map(|(rule, _)| *rule)
             .collect()
     }

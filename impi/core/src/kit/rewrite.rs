@@ -68,18 +68,18 @@ mod tests {
             &Command::Impi.unit(&[0, 0, 0, 2]),
         ]
         .concat();
-        let said = [&start, &unit(b"abcdefgh")[..], &Command::Done.unit(&[])].concat();
-        let wanted = [&start, &unit(b"ABCDEFGH")[..], &Command::Done.unit(&[])].concat();
-        for size in [1, 5, said.len()] {
+        let input = [&start, &unit(b"abcdefgh")[..], &Command::Done.unit(&[])].concat();
+        let expected = [&start, &unit(b"ABCDEFGH")[..], &Command::Done.unit(&[])].concat();
+        for size in [1, 5, input.len()] {
             let mut rewriter = Rewriter::default();
             let replace = |label, value: &[u8]| {
                 assert_eq!(label, Label::HostPort);
                 Some(value.to_ascii_uppercase())
             };
-            let out = said
+            let out = input
                 .chunks(size)
                 .flat_map(|piece| rewriter.feed(piece, replace));
-            assert_eq!(out.collect::<Vec<u8>>(), wanted);
+            assert_eq!(out.collect::<Vec<u8>>(), expected);
         }
         let garbage = b"HTTP\xff\xff\xff\xff and more";
         assert_eq!(Rewriter::default().feed(garbage, |_, _| None), garbage);

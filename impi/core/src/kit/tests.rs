@@ -189,8 +189,16 @@ fn conversation_in_order_has_no_findings() {
     for program in [false, true] {
         let observer = Talk::good().observe(program);
         assert_eq!(observer.findings(), []);
-        assert!(observer.seen(Party::Client(1)).contains(&Rule::LongRequest));
-        assert!(observer.seen(Party::Client(0)).contains(&Rule::CancelReply));
+        assert!(
+            observer
+                .applied_rules(Party::Client(1))
+                .contains(&Rule::LongRequest)
+        );
+        assert!(
+            observer
+                .applied_rules(Party::Client(0))
+                .contains(&Rule::CancelReply)
+        );
     }
 }
 
@@ -211,8 +219,8 @@ fn each_broken_rule_is_found() {
 fn each_rule_of_conversations_has_case() {
     let cases: BTreeSet<Rule> = CASES.iter().map(|(rule, _)| *rule).collect();
     let shown = |rule: &&Rule| matches!(rule.by(), CheckedBy::Conversation | CheckedBy::Both);
-    let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(shown).copied().collect();
-    assert_eq!(cases, wanted);
+    let rules: BTreeSet<Rule> = Rule::ALL.iter().filter(shown).copied().collect();
+    assert_eq!(cases, rules);
 }
 
 #[test]
@@ -221,12 +229,12 @@ fn each_rule_of_servers_has_check() {
         none: true,
         key: Some(5),
     };
-    let mut made: BTreeSet<Rule> = checks(3, access).iter().map(|check| check.rule).collect();
+    let mut rules: BTreeSet<Rule> = checks(3, access).iter().map(|check| check.rule).collect();
     // Those that need no client, in `wireup_impi_io::kit::server_under_test`.
-    made.extend(STARTS);
-    let wanted = |rule: &&Rule| matches!(rule.by(), CheckedBy::Server | CheckedBy::Both);
-    let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(wanted).copied().collect();
-    assert_eq!(made, wanted);
+    rules.extend(STARTS);
+    let is_for_servers = |rule: &&Rule| matches!(rule.by(), CheckedBy::Server | CheckedBy::Both);
+    let server_rules: BTreeSet<Rule> = Rule::ALL.iter().filter(is_for_servers).copied().collect();
+    assert_eq!(rules, server_rules);
 }
 
 #[test]
@@ -236,8 +244,8 @@ fn page_has_each_rule_and_its_check() {
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| Section"))
         .collect();
-    let wanted: Vec<String> = Rule::ALL.iter().map(|rule| rule.row()).collect();
-    assert_eq!(rows, wanted, "should be:\n{}", wanted.join("\n"));
+    let expected: Vec<String> = Rule::ALL.iter().map(|rule| rule.row()).collect();
+    assert_eq!(rows, expected, "should be:\n{}", expected.join("\n"));
 }
 
 #[test]

@@ -344,8 +344,8 @@ fn protocol_violation_is_named() {
         let mut world = World::of(settings(2), 1);
         world.write(0, &bytes);
         assert_eq!(world.closed, [ConnectionId(0)], "{text}");
-        let said = world.reports[world.reports.len() - 1].to_string();
-        assert!(said.ends_with(text), "{said} for {text}");
+        let report = world.reports[world.reports.len() - 1].to_string();
+        assert!(report.ends_with(text), "{report} for {text}");
         assert_eq!(world.server.held(), (0, 0, 0));
     }
 }
@@ -417,8 +417,8 @@ fn silent_clients_and_start_ups_are_given_up() {
     world.server.tick(Duration::from_secs(60));
     world.collect();
     assert_eq!(world.ended, [false]);
-    let said = world.reports[world.reports.len() - 1].to_string();
-    assert!(said.contains("not finished: [0, 1]"), "{said}");
+    let report = world.reports[world.reports.len() - 1].to_string();
+    assert!(report.contains("not finished: [0, 1]"), "{report}");
 }
 
 #[test]
@@ -438,9 +438,9 @@ fn new_connection_replaces_oldest_stranger_of_same_source() {
     // A member does not count, and stays.
     assert_eq!(connect(&mut world, SOURCE), []);
     assert_eq!(connect(&mut world, SOURCE), [ConnectionId(1)]);
-    let said = world.reports[world.reports.len() - 1].to_string();
+    let report = world.reports[world.reports.len() - 1].to_string();
     assert_eq!(
-        said,
+        report,
         "client:1: dropped: it has not joined, and a newer connection needs its place"
     );
     // Others fill the rest, each from an address of its own or of its network.

@@ -33,7 +33,7 @@ pub(super) enum TargetUser {
     /// User with known ids.
     Known(UserIds),
     /// User that is being looked up, and the group to use if that is not the user's primary one.
-    Asked {
+    Pending {
         uid: u32,
         gid: Option<u32>,
         reply: OwnedFd,
@@ -152,7 +152,7 @@ fn account(becomes: TargetUser) -> Result<Option<UserIds>, CommandError> {
     match becomes {
         TargetUser::Nobody => Ok(None),
         TargetUser::Known(account) => Ok(Some(account)),
-        TargetUser::Asked { uid, gid, reply } => found(uid, gid, reply).map(Some),
+        TargetUser::Pending { uid, gid, reply } => found(uid, gid, reply).map(Some),
     }
 }
 

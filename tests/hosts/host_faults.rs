@@ -1,4 +1,4 @@
-//! A fault of one host of four, as people see it: `wireup doctor` names the host before a launch, and the report of a launch
+//! A fault of one host of four: `wireup doctor` names the host before a launch, and the report of a launch
 //! shows it after.
 
 use serde_json::Value;
