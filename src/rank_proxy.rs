@@ -317,7 +317,7 @@ impl RankProxy {
             }
             let pmix = self.pmix.as_ref();
             let over = match &self.task {
-                Some(task) => task.has_ended(),
+                Some(task) => task.has_ended,
                 None => self.served || pmix.is_some_and(PmixPort::is_over),
             };
             let is_idle = self.client.is_none() && self.multiplexed.is_none();

@@ -211,18 +211,15 @@ impl<'a> ProcessTree<'a> {
         });
         // A pidfd of an exited process in the guard shows that the job had ranks.
         let had_ranks = charge.is_some_and(|charge| charge.contains(&-1));
-        let orphaned = || {
-            leader
-                .steps
-                .iter()
-                .any(|step| self.has_lost_its_agent(step))
-        };
+        let mut steps = leader.steps.iter();
+        let is_orphaned =
+            leader.launcher.is_none() && steps.any(|step| self.has_lost_its_agent(step));
         let shown = label(leader.first).map(|label| (label.stage, label.placement.ranks.size()));
         match shown {
             _ if stopped(&leader.first.process) && leader.launcher.is_some() => {
                 JobLifeState::Stopped
             }
-            _ if leader.launcher.is_none() && orphaned() => JobLifeState::Orphaned,
+            _ if is_orphaned => JobLifeState::Orphaned,
             _ if stopped(&leader.first.process) => JobLifeState::Stopped,
             Some((JobStage::Starting, _)) => JobLifeState::Starting,
             Some((JobStage::Ending, _)) => JobLifeState::Ending,
@@ -352,11 +349,8 @@ impl<'a> ProcessTree<'a> {
         all.extend(self.by_pid.get(&process.pid).map(|entry| &entry.process));
         let mut at = 0;
         while let Some(process) = all.get(at) {
-            all.extend(
-                self.children(process.pid)
-                    .iter()
-                    .map(|entry| &entry.process),
-            );
+            let children = self.children(process.pid).iter();
+            all.extend(children.map(|entry| &entry.process));
             at += 1;
         }
         all

@@ -145,7 +145,8 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<ProcessRole> 
     let name = file.file_name()?;
     let ours = name == "wireup"
         || name == "wireup (deleted)"
-        || own_file.is_some() && own_file == file_id(&proc_exe(process.pid));
+        || own_file.is_some()
+            && own_file == file_id(Path::new(&format!("/proc/{}/exe", process.pid)));
     if !ours {
         return None;
     }
@@ -165,10 +166,6 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<ProcessRole> 
             .any(|name| name.as_bytes() == crate::start_ranks::THREAD.to_bytes()),
         label,
     })
-}
-
-fn proc_exe(pid: i32) -> std::path::PathBuf {
-    format!("/proc/{pid}/exe").into()
 }
 
 #[cfg(test)]

@@ -141,13 +141,11 @@ impl JobDirectory {
     /// When the file system is full or unavailable.
     pub fn node(&self, node: NodeId, nspace: &Nspace) -> io::Result<NodeDirectories> {
         let directories = node_directories(&self.path, node, nspace);
-        let NodeDirectories {
-            server,
-            nspace,
-            shared,
-            ..
-        } = &directories;
-        for path in [server, nspace, shared] {
+        for path in [
+            &directories.server,
+            &directories.nspace,
+            &directories.shared,
+        ] {
             make(path)?;
         }
         Ok(directories)

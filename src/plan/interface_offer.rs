@@ -6,7 +6,7 @@ use super::{AppStart, HostPlan};
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::sidecar_files::{self, SidecarFiles};
 use crate::inspect::{
-    DetectedInterface, DetectionReason, DetectionResult, LibraryFamily, build_id, inspect, libpmix,
+    DetectedInterface, DetectionReason, LibraryFamily, build_id, inspect, libpmix,
 };
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::loaded_openmpi;
@@ -192,13 +192,9 @@ pub(super) fn host_parts(
     let index = apps
         .iter()
         .position(|app| {
-            let DetectionResult {
-                wants,
-                openmpi,
-                libpmix,
-                ..
-            } = &app.detected;
-            *wants == DetectedInterface::Pmix || openmpi.is_some() || libpmix.is_some()
+            let found = &app.detected;
+            let loads_libpmix = found.openmpi.is_some() || found.libpmix.is_some();
+            found.wants == DetectedInterface::Pmix || loads_libpmix
         })
         .unwrap_or(0);
     // The libraries of scripts are a guess, used if no program is known to load a libpmix.

@@ -162,14 +162,7 @@ pub(crate) fn pack_files(plan: &HostPlan) -> Result<Vec<StagedFiles>, CommandErr
 /// Whether files are copied to hosts.
 pub(crate) fn stages_files(plan: &HostPlan) -> bool {
     let mut apps = plan.spec.apps.iter();
-    apps.any(|app| {
-        let StagingSpec {
-            program,
-            files,
-            stage,
-        } = &app.preload;
-        *program || *stage || !files.is_empty()
-    })
+    apps.any(|app| app.preload != StagingSpec::default())
 }
 
 impl JobPlan {

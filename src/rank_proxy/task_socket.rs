@@ -25,7 +25,8 @@ pub(super) struct TaskSocket {
     listener: UnixListener,
     variables: String,
     task: Option<OwnedFd>,
-    has_ended: bool,
+    /// Whether the task has started and has ended.
+    pub(super) has_ended: bool,
 }
 
 impl TaskSocket {
@@ -40,11 +41,6 @@ impl TaskSocket {
             task: None,
             has_ended: false,
         })
-    }
-
-    /// Whether the task has started and has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended
     }
 
     /// Returns the descriptor to poll, which is that of the listener or of the task; `None` when the task has ended.

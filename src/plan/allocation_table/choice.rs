@@ -36,15 +36,12 @@ impl Candidate {
 impl AllocationCandidates<'_> {
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |(node, limit): (NodeId, Option<u32>)| {
-            let NodeSlots {
-                slots,
-                used_slots: taken,
-            } = self.rooms[node.index()];
-            let left = |slots: u32| taken.map_or(0, |taken| slots.saturating_sub(taken));
+            let NodeSlots { slots, used_slots } = self.rooms[node.index()];
+            let left = |slots: u32| used_slots.map_or(0, |used| slots.saturating_sub(used));
             Candidate {
                 node,
                 free: slots.map(left).map(|free| free.min(limit.unwrap_or(free))),
-                whole: (taken == Some(0) && slots != Some(0)).then_some(slots),
+                whole: (used_slots == Some(0) && slots != Some(0)).then_some(slots),
                 limit,
             }
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{RequesterPlan, SpawnPlanner, hostfiles, refuse, text};
 use crate::plan::allocation_table;
 use crate::plan::spawned::spawn_infos::SpawnAttributes;
+use crate::plan::spawned::spawn_nodes::first_label;
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
 use wireup_core::job::hosts::{HostEntry, HostSpec, compress, merge};
 use wireup_core::job::ids::NodeId;
@@ -107,7 +108,6 @@ impl SpawnPlanner<'_> {
         &self,
         entries: &[HostEntry],
     ) -> Result<Vec<NodeId>, AllocationFailure> {
-        let first_label = |name: &str| name.split('.').next().map(str::to_ascii_lowercase);
         let node_of = |host: HostSpec| {
             let Some(node) = self.names(NodeId(0)).node(&host.name) else {
                 let text = format!(

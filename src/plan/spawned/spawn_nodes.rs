@@ -7,6 +7,12 @@ use wireup_core::job::hosts::{HostEntry, compress, merge};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
+/// First part of a host name, in small letters.
+pub(super) fn first_label(name: &str) -> String {
+    let label = name.split('.').next().unwrap_or_default();
+    label.to_ascii_lowercase()
+}
+
 /// Names of the launch's nodes, for lookups by one requester.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeNames<'a> {
@@ -62,18 +68,14 @@ impl NodeNames<'_> {
             return Some(node);
         }
         let is = |other: &str| name.eq_ignore_ascii_case(other);
-        let stem = |name: &str| {
-            name.split('.')
-                .next()
-                .unwrap_or_default()
-                .to_ascii_lowercase()
-        };
-        let own = self.hostname.is_some_and(|own| stem(own) == stem(name));
+        let label = first_label(name);
+        let own = self.hostname.is_some_and(|own| first_label(own) == label);
         if own || is("localhost") || is("127.0.0.1") || is("::1") {
             return Some(self.requester_node);
         }
-        let short = |node: &String| stem(node) == stem(name);
-        let mut same = self.present().filter(|(_, node)| short(node));
+        let mut same = self
+            .present()
+            .filter(|(_, node)| first_label(node) == label);
         match (same.next(), same.next()) {
             (Some((at, node)), None) if !node.contains('.') || !name.contains('.') => Some(at),
             _ => None,
