@@ -47,7 +47,7 @@ fn end() -> BoxedStrategy<RankEnd> {
 }
 
 fn usage() -> BoxedStrategy<ResourceUsage> {
-    (any::<[u64; 3]>(), option::of(any::<u64>()))
+    (any::<[u64; 2]>(), option::of(any::<u64>()))
         .prop_map(|([cpu_user_us, cpu_system_us], rss_max)| ResourceUsage {
             cpu_user_us,
             cpu_system_us,
@@ -138,7 +138,7 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
         (TEXT, frames())
             .prop_map(|(text, frames)| Ok(InspectionResult::Dump(Dump { text, frames }))),
         (
-            any::<[u64; 2]>(),
+            any::<[u64; 3]>(),
             option::of(any::<u64>()),
             TEXT,
             option::of(TEXT)
