@@ -1,5 +1,5 @@
 //! Asks for the credential of a launch, keeps it in a record until it is revoked, and revokes it
-//! (`wireup-agent fabric-keeper`). What is asked when is decided in [`core::fabric`](wireup_core::fabric).
+//! (`wireup-agent fabric-keeper`). The order of the requests is decided in [`core::fabric`](wireup_core::fabric).
 //!
 //! - [`transport`]: requests to a REST service; [`site_command`]: to a command of the site
 //! - [`grant_records`]: the records on disk, and the processes that work on them
