@@ -349,8 +349,9 @@ impl StepDaemon {
         while let Some(one) = self.local.next_report() {
             match &one {
                 StepToLauncher::Output { stream, bytes, .. } => {
+                    let is_spent = self.state.spend(*stream, bytes.len());
                     // Reading pauses when no credit is left.
-                    if self.state.spend(*stream, bytes.len()) {
+                    if is_spent {
                         self.local.pause(*stream, true)?;
                     }
                 }

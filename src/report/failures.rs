@@ -63,7 +63,8 @@ pub fn start_failure(
             out_of_descriptors(Errno::MFILE)
         }
         RankStartError::Spawn(SpawnStage::Directory, errno) => {
-            let wdir = app.cwd.as_deref().unwrap_or(Path::new("")).display();
+            let wdir = app.cwd.as_deref().unwrap_or_else(|| Path::new(""));
+            let wdir = wdir.display();
             format!("cannot enter the working directory {wdir}: {errno}")
         }
         RankStartError::Spawn(SpawnStage::Binding, errno) => format!(

@@ -91,7 +91,7 @@ mod tests {
                     place(root.path(), Path::new(&path)).map(drop)
                 };
                 let threads: Vec<_> = (0..CONTAINERS).map(|_| scope.spawn(make)).collect();
-                for threads in threads {
+                for thread in threads {
                     thread.join().unwrap().unwrap();
                 }
             });
