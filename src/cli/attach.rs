@@ -13,7 +13,7 @@ Jobs:
 
 const ATTACH: &str = "\
 Examples:
-  wireup attach 3f2a91               shows the output since it was last shown, and what follows
+  wireup attach 3f2a91               shows the output since the last time, and all that follows
   wireup attach --no-stdin 3f2a91    the same, and does not read standard input
   wireup attach 3f2a91 --proctable   host, pid and executable of each rank of any job, as `wireup ps --proctable`
 
@@ -32,7 +32,7 @@ Examples:
   job=$(wireup run --detach -n 4 ./app); wireup wait \"$job\"
 
 How:
-  The exit status of a job is kept for 24 hours after its end, or for 10 minutes after it was first asked for,
+  The exit status of a job is kept for 24 hours after its end, or for 10 minutes after it was first requested,
   until `wireup attach` has shown it with the last output.
 
 Exit status:

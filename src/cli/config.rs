@@ -185,7 +185,7 @@ impl Defaults {
     /// The lines for `-v`.
     pub(super) fn describe(&self, refused: bool) -> Vec<String> {
         if refused {
-            return vec!["no defaults file is read, as asked".into()];
+            return vec!["no defaults file is read, as requested".into()];
         }
         let of_file = |file: &DefaultsFile| {
             let keys: Vec<&str> = file

@@ -129,7 +129,7 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
 /// Starts a launch whose ranks stop, and opens the debuggers once they have.
 fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandError> {
     let own = std::env::current_exe()
-        .map_err(|error| CommandError::system("cannot tell where wireup is", error))?;
+        .map_err(|error| CommandError::system("cannot find the path of wireup", error))?;
     let run = [own.into_os_string(), "run".into(), "--stop-at=exec".into()];
     let (session, pid) = Session::start_launch(run.into_iter().chain(words))?;
     let start = Instant::now();

@@ -27,7 +27,7 @@ Examples:
                                           also whether ranks can run in the image, and find the program there
   wireup doctor --run --hosts n[01-04]    two ranks of your MPI send messages, pair by pair
   wireup doctor --json | jq '.findings[]'
-  wireup doctor --list                    what is checked
+  wireup doctor --list                    the checks
 
 How:
   On other hosts it runs through their agents, on all at once. Each host connects to two others, which
@@ -122,7 +122,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         None => std::env::current_dir(),
     };
     let cwd =
-        cwd.map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
+        cwd.map_err(|error| CommandError::system("cannot find the working directory", error))?;
     let image = args.image.resolve()?;
     if let Some((image, number)) = image.as_ref().zip(args.container) {
         return super::print(

@@ -46,7 +46,7 @@ Signals:
 Several hosts:
   On the launcher's machine a job is ended everywhere. On another one of its hosts TERM, HUP, QUIT and
   KILL end the part that is there, and with it the job; other signals, and those for some ranks, reach
-  ranks on this machine only, and it is said where the others are. With --hosts, the agent of the launcher's host
+  ranks on this machine only, and the hosts of the others are named. With --hosts, the agent of the launcher's host
   executes the command there as you.
 
 Exit status:

@@ -108,7 +108,7 @@ impl LauncherHost {
     ) -> CommandError {
         let own = match std::env::current_exe() {
             Ok(own) => own,
-            Err(error) => return CommandError::system("cannot tell where wireup is", error),
+            Err(error) => return CommandError::system("cannot find the path of wireup", error),
         };
         let there: Vec<String> = options.iter().map(|word| quoted(word)).collect();
         let there = format!("wireup {command} {} {}", there.join(" "), self.job);

@@ -17,7 +17,7 @@ It is started as the ranks of a job, by any launcher that serves PMI-1: wireup r
 
 Examples:
   srun --mpi=pmi2 -n 4 wireup pmi exchange            does every rank get what each other one has put?
-  mpiexec -n 2 wireup pmi attr                        what MPI_Init would get
+  mpiexec -n 2 wireup pmi attr                        the attributes that MPI_Init would get
   wireup run --pmi pmi1 -n 2 wireup pmi barrier 100   how long barriers take
   wireup run -n 2 wireup pmi proxy -o pmi.%r ./app    write down what the program and the server say";
 

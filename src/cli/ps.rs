@@ -39,7 +39,7 @@ Jobs:
   it on each. --all-users needs root, and agents that take root's launches (--root-launches).
 
 Exit status:
-  0    what was asked for was shown
+  0    the jobs, hosts or ranks were shown
   1    there is no such job, or a host was not reached
   125  wireup itself failed or was called wrongly";
 

@@ -17,8 +17,8 @@ const SHOWN: &[(&str, &str)] = &[
     ("label", "Put the rank in front of every output line"),
     ("output", "Write each rank's output to a file: out/%r.txt"),
     ("timeout", "End the job after this many seconds"),
-    ("dry-run", "Show what would be done, and start nothing"),
-    ("verbose", "Show what is decided and why"),
+    ("dry-run", "Show the plan, and start nothing"),
+    ("verbose", "Show decisions and their reasons"),
 ];
 
 const EXAMPLES: &str = "\

@@ -34,7 +34,7 @@ How:
   another; they go on at once. gdb has to be installed on the hosts. Ranks that run Python are shown with the
   frames of Python and of the C functions that these call, by py-spy in PATH (of this command or of the
   launcher), or by what the distribution of Python has for gdb. A rank that gdb does not read within 30 s is
-  passed over. After 5 s, and again after longer times, standard error shows what was found so far.
+  passed over. After 5 s, and again after longer times, standard error shows the stacks found so far.
   JOB is the beginning of a job's name or the pid of its
   launcher, as `wireup ps` shows them. Where the launcher is on another host, its agent executes the command there as you:
   on a host of the job by itself, elsewhere with --hosts.
@@ -200,7 +200,7 @@ impl Watcher for Interim {
 /// The errors of [`found`] and [`query_records`].
 pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, CommandError> {
     let here = std::env::current_dir()
-        .map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
+        .map_err(|error| CommandError::system("cannot find the working directory", error))?;
     let directory = here.join(args.dir.take().unwrap_or_default());
     let options = vec!["--dir".into(), directory.clone().into_os_string()];
     args.which.pass_on("core", options)?;

@@ -11,7 +11,7 @@ use wireup_core::wording::counted;
 
 const HELP: &str = "\
 Examples:
-  wireup topo            what this host is made of, and which CPUs ranks may use
+  wireup topo            hardware of this host, and the CPUs that ranks may use
   wireup topo --json     the same for scripts
   wireup exec --hosts n1,n2 wireup topo
   HWLOC_XMLFILE=node.xml wireup topo    another host, as hwloc has described it

@@ -8,7 +8,7 @@ use wireup_core::duration::positive_duration;
 
 const NOTES: &str = "\
 A server at an address must serve one session after the other. A command starts a server of one session for each check; it
-shows more: what the server prints, and its exit code. IMPI_AUTH_KEY and IMPI_AUTH_NONE say what the server accepts; without
+shows more: what the server prints, and its exit code. IMPI_AUTH_KEY and IMPI_AUTH_NONE give the methods that the server accepts; without
 them it is IMPI_AUTH_NONE. The results are lines of the Test Anything Protocol, one for each rule
 (docs/impi-conformance.md); the exit code is 1 if a must is not kept.
 

@@ -3,7 +3,7 @@
 use clap::Args;
 
 const NOTES: &str = "\
-The process takes part in the job by what the agent of its launch has put into the environment.
+The process takes part in the job by the variables of the agent of its launch.
 
 Examples:
   wireup run --impi 10.0.0.1:5678,client=0 -n 2 wireup impi play      tests the way between two launches";

@@ -11,7 +11,7 @@ use wireup_impi_core::server::MAX_CLIENTS;
 const NOTES: &str = "\
 Prints A.B.C.D:PORT, where clients connect, and ends when all clients have ended: with 0 if all did so in order.
 
-Who may join is said by the environment, for the server as for clients:
+The environment names the clients that may join, for server and clients alike:
   IMPI_AUTH_KEY=NUMBER        a key of 64 bits, sent in clear
   IMPI_AUTH_NONE=             everybody
   WIREUP_IMPI_TOKEN=TEXT      a secret that does not cross the network; clients of wireup only

@@ -113,8 +113,8 @@ impl JobContainers {
             let cleanup = &mut |path: &Path, identity: Option<FileIdentity>| {
                 guard.charge(path, identity);
             };
-            let made = container::make_for_spawned_job(&spec, &name, &launch, node, cleanup);
-            let (images, result) = match made {
+            let container = container::make_for_spawned_job(&spec, &name, &launch, node, cleanup);
+            let (images, result) = match container {
                 Ok((images, root)) => {
                     let processes = images.processes().collect();
                     (Some(images), Ok((root, processes)))

@@ -26,7 +26,7 @@ Examples:
   wireup top 3f                       the job whose name begins with 3f, refreshed on a terminal
   wireup top 3f --sort cpu
   wireup top 3f --hosts               a line for each host
-  wireup top 3f | cat                 one table, of what half a second shows
+  wireup top 3f | cat                 one table, of half a second
   wireup top 3f --interval 10 >log    a table every 10 s until the job ends
 
 Keys:
@@ -38,7 +38,7 @@ Keys:
 Columns:
   S is the state of the process as ps shows it. CPU% and OUT/s are of the time since the last table. TIME, CPU% and MEMORY are
   sums over a rank's process and all below it. OUT/s is what it prints, - where that does not pass through wireup. WAITS IN is
-  the PMI fence that it waits in, - if none: waits inside MPI are not known, `wireup stacks` shows them; PMI the last that it did there. Hosts are asked only while this command runs.
+  the PMI fence that it waits in, - if none: waits inside MPI are not known, `wireup stacks` shows them; PMI the last that it did there. Hosts are queried only while this command runs.
 
 Hosts:
   On a host of the job without its launcher, the agent of the launcher's host executes the command there as you. Elsewhere name

@@ -323,7 +323,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
     instead(
         &["export"],
         1,
-        "write --env all, none or NAME,NAME for what ranks inherit, -x NAME=VALUE for what is set",
+        "write --env all, none or NAME,NAME for variables that ranks inherit, -x NAME=VALUE for those that are set",
     ),
     PREFIX,
     // Directory, input, output.

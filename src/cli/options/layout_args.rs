@@ -68,7 +68,7 @@ impl LayoutArgs {
         let ppn = match (self.map_by.per_node, self.ppn) {
             (Some(_), Some(_)) => {
                 return Err(CommandError::request(
-                    "--map-by ppr:N:node and --ppn say the same; write one of them",
+                    "--map-by ppr:N:node and --ppn mean the same; write one of them",
                 ));
             }
             (per_node, ppn) => per_node.or(ppn),

@@ -21,8 +21,8 @@ const DEBUGGER: &str =
     "write --wrap 'xterm -e gdb --args', or start the debugger with: wireup run … as its launcher";
 const CPUS: &str = "write --bind-to cpu-list:LIST with the CPUs of each rank";
 const PARAMETER_FILE: &str = "write each parameter of {1} as --mca NAME VALUE";
-const DETAILS: &str = "what wireup does it shows with -v, -vv and --log debug";
-const PROGRESS: &str = "on a terminal wireup shows what a launch waits for";
+const DETAILS: &str = "wireup shows its decisions with -v, -vv and --log debug";
+const PROGRESS: &str = "on a terminal wireup shows the hosts and ranks that a launch waits for";
 const NO_REPORT: &str = "wireup ps and --json show the launcher and its ranks";
 const RECOVERY: &str = "a rank that fails ends the job unless --on-failure continue is given";
 const LOOKED_UP: &str = "hosts are looked up by their agents";

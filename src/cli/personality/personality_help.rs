@@ -60,7 +60,7 @@ impl Personality {
             add(text, &names, habit.values, &what);
         }
         format!(
-            "\nOptions that are taken, and what they are to `wireup run`:\n{taken}\
+            "\nOptions that are taken, and their form for `wireup run`:\n{taken}\
              \nOptions without effect, which -v names:\n{idle}\
              \nOptions that are refused:\n{refused}\
              \nOptions of `wireup run` are taken too: wireup run --help\n"

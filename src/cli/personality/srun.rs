@@ -91,7 +91,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
     computed(
         &["gpus-per-task"],
         option_values::gpus,
-        "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
+        "write --gpus-per-task N; wireup gives out the GPUs of the host, and reserves none",
         "--gpus-per-rank {1}",
     ),
     parts(

@@ -13,14 +13,14 @@ pub(super) const SURROUNDINGS: &str = "\
 Environment:
   WIREUP_LIBPMIX      libpmix for programs that do not bring a suitable one of their own
   WIREUP_LIBHWLOC     hwloc's library for --bind-to, where the loader finds none
-  WIREUP_LOG          what to log, where --log does not tell
-  WIREUP_MEET         with which of your launches this one meets, where --names does not tell
-  WIREUP_NAMES        where names are kept that launches look up for each other, where --names does not tell
+  WIREUP_LOG          filter of the log, without --log
+  WIREUP_MEET         name scope that this launch shares with others of yours, without --names
+  WIREUP_NAMES        store of the names that launches look up for each other, without --names
   WIREUP_ETCD_SETTINGS, WIREUP_LDAP_SETTINGS, WIREUP_FABRIC_SETTINGS
                       files in place of etcd.toml, ldap.toml and fabric.toml
   WIREUP_SITE_CONFIG  the site's defaults file, in place of /etc/wireup.toml; empty: none
   XDG_CONFIG_HOME     where the user's defaults file is, in place of ~/.config
-  TMPDIR              where the job's directory is made, in place of /tmp
+  TMPDIR              place of the job's directory, instead of /tmp
   WIREUP_LAUNCH_ID    a scheduler's name for the launch, passed to the ranks
   WIREUP_ALLOC_ID     the same for its allocation
   XDG_RUNTIME_DIR     where the socket of your own agent is looked for

@@ -390,7 +390,7 @@ fn keys_unlike_announcement_are_refused() {
 
 /// Request of a thread.
 #[derive(Clone, Debug)]
-enum Asked {
+enum DraftRequest {
     Put(u8, String),
     Get(u8),
     GetAll,
@@ -399,15 +399,15 @@ enum Asked {
     Spawn(Vec<Vec<String>>),
 }
 
-fn request() -> impl Strategy<Value = Asked> {
+fn request() -> impl Strategy<Value = DraftRequest> {
     let value = || "[a;= ]{1,6}";
     prop_oneof![
-        (0..4_u8, value()).prop_map(|(key, value)| Asked::Put(key, value)),
-        (0..4_u8).prop_map(Asked::Get),
-        Just(Asked::GetAll),
-        vec((0..4_u8, value()), 0..4).prop_map(Asked::PutAll),
-        (0..4_u8).prop_map(Asked::GetOther),
-        vec(vec("[a;= ]{0,4}", 0..3), 1..3).prop_map(Asked::Spawn),
+        (0..4_u8, value()).prop_map(|(key, value)| DraftRequest::Put(key, value)),
+        (0..4_u8).prop_map(DraftRequest::Get),
+        Just(DraftRequest::GetAll),
+        vec((0..4_u8, value()), 0..4).prop_map(DraftRequest::PutAll),
+        (0..4_u8).prop_map(DraftRequest::GetOther),
+        vec(vec("[a;= ]{0,4}", 0..3), 1..3).prop_map(DraftRequest::Spawn),
     ]
 }
 
@@ -415,7 +415,7 @@ fn field(key: &str, value: &str) -> String {
     format!("{key}={};", value.replace(';', ";;"))
 }
 
-impl Asked {
+impl DraftRequest {
     /// Its messages: the pairs of each.
     fn messages(&self, thread: usize) -> VecDeque<Vec<String>> {
         let message = |name: &str, pairs: &[(&str, &str)]| {
@@ -552,7 +552,7 @@ proptest! {
                 message.push(field("concat", &thread.to_string()));
             }
             let is_last = messages.is_empty();
-            spawning = (!is_last && matches!(request, Asked::Spawn(_))).then_some(thread);
+            spawning = (!is_last && matches!(request, DraftRequest::Spawn(_))).then_some(thread);
             let effects = job.frame(0, &message.concat());
             if !is_last {
                 prop_assert_eq!(effects, [""; 0]);
@@ -561,7 +561,7 @@ proptest! {
             let (request, _) = queues[thread].pop_front().unwrap();
             let expected = request.expected(thread, &mut model);
             prop_assert_eq!(effects.len(), 1, "{:?}", &effects);
-            if let Asked::Spawn(_) = request {
+            if let DraftRequest::Spawn(_) = request {
                 prop_assert_eq!(&effects[0], &expected);
                 let done = job.spawned(0, &Ok(Nspace::new("job.1").unwrap()));
                 let reply = format!("cmd=spawn-response;thrid={thread};rc=0;jobid=job.1;nerrs=0;");
