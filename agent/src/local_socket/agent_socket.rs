@@ -44,10 +44,10 @@ impl Socket {
     ///
     /// # Errors
     /// [`SocketError`].
-    pub fn bind(path: &Path, everybody: bool) -> Result<Self, SocketError> {
+    pub fn bind(path: &Path, is_public: bool) -> Result<Self, SocketError> {
         let failed = |error| SocketError::Io(path.to_owned(), error);
         if let Some(directory) = path.parent() {
-            make_directory(directory, everybody).map_err(failed)?;
+            make_directory(directory, is_public).map_err(failed)?;
             let found = std::fs::metadata(directory).map_err(failed)?;
             let own = rustix::process::geteuid().as_raw();
             let sticky = found.mode() & 0o1000 != 0;
@@ -57,7 +57,7 @@ impl Socket {
         }
         clear(path)?;
         let listener = UnixListener::bind(path).map_err(failed)?;
-        let mode = if everybody { 0o666 } else { 0o600 };
+        let mode = if is_public { 0o666 } else { 0o600 };
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(failed)?;
         let found = std::fs::symlink_metadata(path).map_err(failed)?;
@@ -83,11 +83,11 @@ impl Drop for Socket {
     }
 }
 
-fn make_directory(directory: &Path, everybody: bool) -> io::Result<()> {
+fn make_directory(directory: &Path, is_public: bool) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
-    let mode = if everybody { 0o755 } else { 0o700 };
+    let mode = if is_public { 0o755 } else { 0o700 };
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(mode)

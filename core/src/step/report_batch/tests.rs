@@ -2,13 +2,13 @@ use super::*;
 
 /// A report of a rank, a failure of the job, or one for several ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Said {
+enum TestReport {
     One(u32, RankReport),
     Failed,
     Together(RankReportBatch),
 }
 
-impl BatchableReport for Said {
+impl BatchableReport for TestReport {
     fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
         match self {
             Self::One(rank, report) => Some((GlobalRank(*rank), report.clone())),
@@ -21,14 +21,14 @@ impl BatchableReport for Said {
     }
 }
 
-use Said::{Failed, One, Together};
+use TestReport::{Failed, One, Together};
 
-fn started(rank: u32) -> Said {
+fn started(rank: u32) -> TestReport {
     let pid = 100 + rank as i32;
     One(rank, RankReport::Started { pid })
 }
 
-fn connected(rank: u32, dialect: Option<Dialect>) -> Said {
+fn connected(rank: u32, dialect: Option<Dialect>) -> TestReport {
     One(rank, RankReport::Connected { dialect })
 }
 
@@ -40,16 +40,16 @@ fn state(active: bool) -> PmiState {
     }
 }
 
-fn ended(rank: u32, end: RankEnd) -> Said {
+fn ended(rank: u32, end: RankEnd) -> TestReport {
     One(rank, RankReport::Ended { end, usage: None })
 }
 
-fn judged(rank: u32, end: RankEnd) -> Said {
+fn judged(rank: u32, end: RankEnd) -> TestReport {
     let state = state(false);
     One(rank, RankReport::Judged { end, state })
 }
 
-fn closed(rank: u32, stream: Stream) -> Said {
+fn closed(rank: u32, stream: Stream) -> TestReport {
     One(rank, RankReport::Closed { stream })
 }
 
@@ -57,7 +57,7 @@ fn ranks<const N: usize>(ranks: [u32; N]) -> Vec<GlobalRank> {
     ranks.map(GlobalRank).to_vec()
 }
 
-fn all_ended<const N: usize>(closed: &[Stream], end: RankEnd, of: [u32; N]) -> Said {
+fn all_ended<const N: usize>(closed: &[Stream], end: RankEnd, of: [u32; N]) -> TestReport {
     Together(RankReportBatch::Ended {
         closed: closed.to_vec(),
         end,

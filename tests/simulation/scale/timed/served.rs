@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Timed;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::pmix::keys;
-use wireup_core::pmix::sidecar_protocol::serve::{self, Body, SidecarRequest as Asked};
+use wireup_core::pmix::sidecar_protocol::serve::{self, Body, SidecarRequest};
 use wireup_core::pmix::sidecar_protocol::{ControlKind, ForkEnv};
 use wireup_core::pmix::upcall::{
     GroupOp, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest as Request,
@@ -35,13 +35,15 @@ impl Timed {
         read.expect("whole frames");
         let env = ForkEnv::default();
         for frame in frames {
-            let (kind, body) = match Asked::decode(&frame).expect("a fine request") {
-                Asked::Init { .. } => (ControlKind::Init, Body::Done),
-                Asked::RegisterJob { .. } => (ControlKind::RegisterJob, Body::ForkEnv(&env)),
-                Asked::DeregisterJob { .. } => (ControlKind::DeregisterJob, Body::Done),
-                Asked::Notify { .. } => (ControlKind::Notify, Body::Done),
-                Asked::Finalize => (ControlKind::Finalize, Body::Done),
-                Asked::Probe => (ControlKind::Probe, Body::Done),
+            let (kind, body) = match SidecarRequest::decode(&frame).expect("a fine request") {
+                SidecarRequest::Init { .. } => (ControlKind::Init, Body::Done),
+                SidecarRequest::RegisterJob { .. } => {
+                    (ControlKind::RegisterJob, Body::ForkEnv(&env))
+                }
+                SidecarRequest::DeregisterJob { .. } => (ControlKind::DeregisterJob, Body::Done),
+                SidecarRequest::Notify { .. } => (ControlKind::Notify, Body::Done),
+                SidecarRequest::Finalize => (ControlKind::Finalize, Body::Done),
+                SidecarRequest::Probe => (ControlKind::Probe, Body::Done),
                 _ => continue,
             };
             let reply = serve::reply(kind, frame.id, Ok(body)).expect("it is short");
