@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 /// other end makes a Unix socket writable, and would wake this thread.
 ///
 /// # Errors
-/// When the runtime cannot watch it.
+/// The system's, if the runtime cannot watch the descriptor.
 pub(crate) fn watch<T: AsFd + AsRawFd>(
     descriptor: T,
     interest: Interest,

@@ -16,7 +16,7 @@ pub mod tap;
 /// Waits for a child, and returns `None` if it has not ended by a time.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// The error of the wait for the process.
 fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
         let status = child.try_wait()?;
@@ -30,7 +30,7 @@ fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitSta
 /// Ends a child that leads a process group, with all in this group.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// The error of the signal or of the wait for the process.
 fn end_group(child: &mut Child) -> io::Result<()> {
     kill_process_group(Pid::from_child(child), Signal::KILL)?;
     child.wait()?;

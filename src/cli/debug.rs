@@ -95,7 +95,7 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
             options.extend(switch_word("--print", args.print));
             return Err(host.execute("debug", options, true));
         }
-    } else if args.hosts.has_any() {
+    } else if args.hosts.has_options() {
         let text = "--hosts, --hostfile and --agent of `wireup debug` are for a JOB; put those of the launch behind --";
         return Err(CommandError::request(text));
     }

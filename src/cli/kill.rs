@@ -117,7 +117,7 @@ fn parse_signal(text: &str) -> Result<Signal, ValueError> {
 /// # Errors
 /// When the job does not exist; then no signal is sent.
 pub(super) fn execute(args: KillArgs) -> Result<u8, CommandError> {
-    if args.hosts.has_any() {
+    if args.hosts.has_options() {
         return args.pass_on();
     }
     let started = Instant::now();

@@ -87,7 +87,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
     if args.nodes {
         return node_table::execute(args.host_list, args.json);
     }
-    if args.host_list.has_any() {
+    if args.host_list.has_options() {
         if args.ranks || args.proctable || !args.jobs.is_empty() || !args.host_list.has_hosts() {
             return Err(CommandError::request(
                 "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \

@@ -55,7 +55,7 @@ pub(super) enum NameServerLoss {
 
 /// Connects to the name server or the name store process at the other end of a socket, with the name scope. `index` is the
 /// token index of the connection.
-pub(super) fn meet(
+pub(super) fn open_link(
     cx: &LaunchContext,
     socket: OwnedFd,
     index: u32,

@@ -12,7 +12,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::guard_state::GuardState;
 use super::launch_context::LaunchContext;
 use super::launch_service::LaunchService;
-use super::name_scope::{NameServerLoss, meet, name_scope, refusal};
+use super::name_scope::{NameServerLoss, name_scope, open_link, refusal};
 use super::name_store_link::{STORE, names_backend, persist_names, start_store};
 use crate::backend::local_agent;
 use crate::backend::name_server_process::{self, NameServerEndpoint};
@@ -183,7 +183,7 @@ impl NameServerLink {
                 Err(errno) => return Err(errno.into()),
             },
         };
-        let mut link = meet(cx, socket, 0, name)?;
+        let mut link = open_link(cx, socket, 0, name)?;
         for message in &self.unheard {
             send(&mut link, message, &cx.events.poll);
         }

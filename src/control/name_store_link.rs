@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::launch_context::LaunchContext;
-use super::name_scope::{NameServerLoss, meet, name_scope};
+use super::name_scope::{NameServerLoss, name_scope, open_link};
 use crate::backend::name_store_process;
 use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::name_server::message::NameServerCommand;
@@ -63,5 +63,5 @@ pub(super) fn start_store(
     let variables = &cx.plan.inheritance.vars;
     let started = name_store_process::start(backend, &name, variables);
     let own = started.map_err(|error| NameServerLoss::NoStore(backend.clone(), error))?;
-    meet(cx, own, STORE, name)
+    open_link(cx, own, STORE, name)
 }

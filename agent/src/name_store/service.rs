@@ -265,7 +265,7 @@ impl<S: NameStore> NameStoreService<S> {
                 None => {}
                 // By a call that seemed to fail.
                 Some(stored) if stored.record.is(record) => return Ok(true),
-                Some(stored) if is_gone(&stored) => {
+                Some(stored) if has_ended(&stored) => {
                     self.store.change(id, &stored, None).await?;
                 }
                 Some(_) => return Ok(false),
@@ -353,7 +353,7 @@ impl<S: NameStore> NameStoreService<S> {
                 let Some(stored) = self.store.read(&id).await? else {
                     break;
                 };
-                if is_gone(&stored)
+                if has_ended(&stored)
                     || stored.record.user != self.user.0
                     || !is_meant(&stored.record)
                 {
@@ -376,7 +376,9 @@ impl<S: NameStore> NameStoreService<S> {
     async fn list(&self) -> StoreResult {
         let names = self.store.list().await?.into_iter();
         let here = names.filter(|(id, name)| {
-            stored_name::is_in(&self.scope, id) && !is_gone(name) && name.record.user == self.user.0
+            stored_name::is_in(&self.scope, id)
+                && !has_ended(name)
+                && name.record.user == self.user.0
         });
         let mut listed: Vec<_> = here.filter_map(|(_, name)| name.record.listed()).collect();
         listed.sort_by(|one, other| one.key.cmp(&other.key));
@@ -453,6 +455,6 @@ impl<S: NameStore> NameStoreService<S> {
     }
 }
 
-fn is_gone(name: &VersionedName) -> bool {
+fn has_ended(name: &VersionedName) -> bool {
     name.dead || name.record.has_expired()
 }

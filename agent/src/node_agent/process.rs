@@ -19,7 +19,7 @@ impl WatchedProcess {
     /// Makes a process of the pidfd of a child that was not reaped yet.
     ///
     /// # Errors
-    /// When the runtime cannot watch it.
+    /// The system's, if the runtime cannot watch the descriptor.
     pub fn new(pidfd: OwnedFd, signal_handle: SignalHandle) -> io::Result<Self> {
         Ok(Self(watch(pidfd, Interest::READABLE)?, signal_handle))
     }

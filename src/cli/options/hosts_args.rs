@@ -113,7 +113,7 @@ pub(crate) struct HostsListArgs {
 
 impl HostsListArgs {
     /// Whether the line has one of these options.
-    pub(crate) fn has_any(&self) -> bool {
+    pub(crate) fn has_options(&self) -> bool {
         self.has_hosts() || self.agent.is_some()
     }
 

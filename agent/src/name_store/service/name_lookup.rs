@@ -8,7 +8,7 @@ use wireup_core::names::name_server_requests::NameRequestId;
 use wireup_core::names::request::{FoundName, NameLookup, NameRefusal, NameReply, NameRequester};
 use wireup_core::names::usable;
 
-use super::{NameStore, NameStoreService, RemovedValue, StoreResult, is_gone};
+use super::{NameStore, NameStoreService, RemovedValue, StoreResult, has_ended};
 use crate::name_store::VersionedName;
 use crate::name_store::stored_name::{self, StoredName};
 
@@ -144,7 +144,7 @@ impl<S: NameStore> NameStoreService<S> {
         for global in [false, true] {
             let id = stored_name::id(&self.scope, global, key);
             match self.store.read(&id).await? {
-                Some(stored) if !is_gone(&stored) && is_visible(&stored.record) => {
+                Some(stored) if !has_ended(&stored) && is_visible(&stored.record) => {
                     return Ok(Some(LookupHit::Wide(id, Box::new(stored))));
                 }
                 _ => {}
