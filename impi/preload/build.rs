@@ -14,14 +14,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Flags of a hardened build, as those of the shim.
-const HARDENING: [&str; 6] = [
+/// Flags of the compiler for a hardened build, as those of the shim.
+const HARDENING: [&str; 5] = [
     "-U_FORTIFY_SOURCE",
     "-D_FORTIFY_SOURCE=3",
     "-fstack-protector-strong",
     "-Wformat",
     "-Werror=format-security",
-    "-Wl,-z,relro,-z,now,-z,noexecstack",
 ];
 
 /// A binary interface of MPI.
@@ -148,39 +147,50 @@ fn link_library(out: &Path, interface: &BinaryInterface, includes: &Path) -> Res
     let library = beside_executables
         .ok_or("OUT_DIR has no profile directory")?
         .join(interface.library);
-    let flags = [
-        "-std=gnu11",
-        "-D_GNU_SOURCE",
-        "-Wall",
-        "-Wextra",
-        "-Wshadow",
-        "-fvisibility=hidden",
-        "-I../capi",
-        "-isystem",
-    ];
-    let sources = sources()?;
-    let mut words: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
-    words.push(includes.as_os_str());
-    words.extend(interface.define.iter().map(OsStr::new));
-    words.extend(HARDENING.iter().map(OsStr::new));
-    words.extend(sources.iter().map(|source| source.as_os_str()));
+    let objects = compile(&out.join(interface.library), interface, includes)?;
+    let mut words: Vec<&OsStr> = objects.iter().map(|object| object.as_os_str()).collect();
     words.extend([
         "-o".as_ref(),
         library.as_os_str(),
         "-L".as_ref(),
         out.as_os_str(),
     ]);
-    let libraries = [
+    let options = [
+        "-Wl,-z,relro,-z,now,-z,noexecstack",
         "-Wl,--no-as-needed",
         "-lwireup_impi",
         "-Wl,-rpath,$ORIGIN",
         "-ldl",
     ];
-    words.extend(libraries.iter().map(OsStr::new));
+    words.extend(options.iter().map(OsStr::new));
     link(&words)?;
     let names = second_names(&library)?;
     words.extend(names.iter().map(OsStr::new));
     link(&words)
+}
+
+/// Compiles the sources for a binary interface and returns the object files, which are in `directory`.
+fn compile(
+    directory: &Path,
+    interface: &BinaryInterface,
+    includes: &Path,
+) -> Result<Vec<PathBuf>, String> {
+    let mut build = cc::Build::new();
+    build
+        .cargo_metadata(false)
+        .out_dir(directory)
+        .no_default_flags(true)
+        .files(sources()?)
+        .flags(["-O2", "-g", "-fPIC", "-pthread", "-std=gnu11"])
+        .flag("-fvisibility=hidden")
+        .flags(["-Wall", "-Wextra", "-Wshadow", "-I../capi", "-isystem"])
+        .flag(includes)
+        .flag("-D_GNU_SOURCE")
+        .flags(interface.define)
+        .flags(HARDENING);
+    build
+        .try_compile_intermediates()
+        .map_err(|error| format!("the IMPI libraries do not compile: {error}"))
 }
 
 /// Returns the files in C, in the order of their names.
@@ -227,12 +237,12 @@ fn link(words: &[&OsStr]) -> Result<(), String> {
         .map_err(|error| format!("no C compiler: {error}"))?;
     let status = compiler
         .to_command()
-        .args(["-shared", "-fPIC", "-pthread", "-O2", "-g"])
+        .args(["-shared", "-fPIC", "-pthread"])
         .args(words)
         .status()
         .map_err(|error| format!("C compiler: {error}"))?;
     match status.success() {
         true => Ok(()),
-        false => Err(format!("the IMPI libraries do not compile: {status}")),
+        false => Err(format!("the IMPI libraries do not link: {status}")),
     }
 }
