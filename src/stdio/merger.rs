@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memchr::memchr_iter;
+
 use crate::stdio::output_label::Label;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{RankId, StatusRecord, Stream};
@@ -201,7 +203,7 @@ impl Merger {
         let Some(last) = bytes.last() else {
             return;
         };
-        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        let lines = lines(bytes);
         match self.dress {
             LineFormat::Plain => out.extend_from_slice(bytes),
             LineFormat::Event { clock } => {
@@ -239,6 +241,16 @@ impl Merger {
             _ => LastOutput::Part(voice),
         };
     }
+}
+
+/// Splits bytes into lines, each with its newline; the last one may have none.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = memchr_iter(b'\n', bytes).map(|newline| newline + 1);
+    let mut start = 0;
+    ends.chain([bytes.len()]).filter_map(move |end| {
+        let line = &bytes[std::mem::replace(&mut start, end)..end];
+        (!line.is_empty()).then_some(line)
+    })
 }
 
 #[cfg(test)]
