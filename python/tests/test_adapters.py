@@ -142,7 +142,7 @@ class LibEnsemble(unittest.TestCase):
                 self.assertEqual((task.state, task.errcode), ("FINISHED", 0))
                 lines = sorted(pathlib.Path(task.workdir or directory, "out").read_text().splitlines())
                 self.assertEqual(lines, [f"[{rank}] rank {rank} of 3 word" for rank in range(3)])
-                app.write_text("#!/bin/sh\necho $$ >pid-$WIREUP_RANK; exec sleep 1000\n")
+                app.write_text("#!/bin/sh\nfile=pid-$WIREUP_RANK\necho $$ >$file.part && mv $file.part $file; exec sleep 1000\n")
                 task = executor.submit(app_name="app", num_procs=2, stdout="out")
                 wait_until(lambda: all(pathlib.Path(f"pid-{rank}").exists() for rank in range(2)))
                 task.kill()
