@@ -11,8 +11,10 @@ fn report_names_host_that_others_waited_for() {
         return;
     };
     let program = cluster.copy(&program);
-    // Ranks 4 and 5, of the third host.
-    let late = r#"sh -c 'if [ "$WIREUP_RANK" -ge 4 ]; then sleep 1; fi; exec "$@"' late"#;
+    // Ranks 4 and 5, of the third host, begin a second after the others have connected.
+    let late = r#"sh -c 'if [ "$WIREUP_RANK" -ge 4 ]; then
+        until [ "$(grep -c \"connected\" status)" = 4 ]; do sleep 0.05; done; sleep 1
+        fi; exec "$@"' late"#;
     let options = ["--hosts", "node01:2,node02:2,node03:2", "-n", "6"];
     let report_options = ["--report", "-", "--json", "status", "--wrap", late];
     let run = cluster.run(0, [&options[..], &report_options].concat());
