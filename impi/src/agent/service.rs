@@ -19,6 +19,9 @@ use crate::stream::read_packet;
 /// Timeout of a process's first message.
 const SAYS: Duration = Duration::from_secs(10);
 
+/// Timeout for reading what processes had sent before the job broke. Only a process that goes on sending needs it.
+const LAST_READ: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 enum ServiceEvent {
     /// All processes have finished and all channels are closed.
@@ -65,18 +68,27 @@ impl LaunchOver {
     }
 }
 
+/// Connection of a process of this host.
+#[derive(Debug)]
+enum ProcessConnection {
+    Absent,
+    Open(TcpStream),
+    /// All that the process sent has been read.
+    Ended,
+}
+
 #[derive(Debug)]
 struct ServicePhase {
     outboxes: Outboxes,
-    connected: Vec<bool>,
+    processes: Vec<ProcessConnection>,
     end_reported: bool,
 }
 
 #[derive(Debug)]
 struct ServiceState {
     state: Mutex<ServicePhase>,
-    /// Something is in an outbox.
-    filled: Condvar,
+    /// Something is in an outbox, or the connection of a process has ended.
+    changed: Condvar,
     events: Sender<ServiceEvent>,
     limit: u32,
     /// World rank of the first process of this host, and of its launch.
@@ -108,7 +120,15 @@ impl ServiceState {
             state.outboxes.close_all();
             self.report(ServiceEvent::Over);
         }
-        self.filled.notify_all();
+        self.changed.notify_all();
+    }
+
+    /// Records that no more bytes will be read from a connection.
+    fn end_reading(&self, end: ChannelPeer) {
+        if let ChannelPeer::Proc(rank) = end {
+            self.lock().processes[rank - self.first] = ProcessConnection::Ended;
+            self.changed.notify_all();
+        }
     }
 
     fn report(&self, event: ServiceEvent) {
@@ -162,10 +182,10 @@ impl ConnectedHost {
         let shared = Arc::new(ServiceState {
             state: Mutex::new(ServicePhase {
                 outboxes: Outboxes::new(HostRouter::new(me, world.clone())),
-                connected: vec![false; size],
+                processes: (0..size).map(|_| ProcessConnection::Absent).collect(),
                 end_reported: false,
             }),
-            filled: Condvar::new(),
+            changed: Condvar::new(),
             events: events.sender.clone(),
             limit: world.limits.data_length,
             first,
@@ -179,45 +199,80 @@ impl ConnectedHost {
         }
         let (door, at_door) = (self.door, Arc::clone(&shared));
         std::thread::spawn(move || admit_all(&at_door, &door, &welcome, size));
-        let mut until = None;
-        loop {
-            let event = match until {
-                None => events.receiver.recv().ok(),
-                Some(until) => {
-                    let left = Instant::saturating_duration_since(&until, Instant::now());
-                    events.receiver.recv_timeout(left).ok()
-                }
-            };
-            // `events` has a sender itself: only the time can end a wait.
-            let Some(event) = event else {
-                let why = "the launch has ended, but other clients did not end in time";
-                return Err(AgentError::Broken(why.into()));
-            };
-            match event {
-                ServiceEvent::Over => {
-                    // What has been queued is written before the process ends.
-                    for writer in writers {
-                        let _ = writer.join();
-                    }
-                    return Ok(());
-                }
-                ServiceEvent::Broken(why) => return Err(AgentError::Broken(why)),
-                ServiceEvent::Line(line) => print(&line),
-                ServiceEvent::LaunchOver { failed } => {
-                    let mut state = shared.lock();
-                    if failed && !state.connected.iter().all(|connected| *connected) {
-                        let why = "the launch failed before all of its processes had joined";
-                        return Err(AgentError::Broken(why.into()));
-                    }
-                    for index in 0..size {
-                        if !state.connected[index] {
-                            state.outboxes.host.finish(first + index);
-                        }
-                    }
-                    shared.act(&mut state);
-                    until = Some(Instant::now() + patience);
-                }
+        let served = wait_for_end(&shared, events, patience, print);
+        match served {
+            // What has been queued is written before the process ends.
+            Ok(()) => writers.into_iter().for_each(|writer| drop(writer.join())),
+            Err(_) => print_last_lines(&shared, events, print),
+        }
+        served
+    }
+}
+
+fn wait_for_end(
+    shared: &ServiceState,
+    events: &Events,
+    patience: Duration,
+    print: &mut dyn FnMut(&str),
+) -> Result<(), AgentError> {
+    let mut until = None;
+    loop {
+        let event = match until {
+            None => events.receiver.recv().ok(),
+            Some(until) => {
+                let left = Instant::saturating_duration_since(&until, Instant::now());
+                events.receiver.recv_timeout(left).ok()
             }
+        };
+        // `events` has a sender itself: only the time can end a wait.
+        let Some(event) = event else {
+            let why = "the launch has ended, but other clients did not end in time";
+            return Err(AgentError::Broken(why.into()));
+        };
+        match event {
+            ServiceEvent::Over => return Ok(()),
+            ServiceEvent::Broken(why) => return Err(AgentError::Broken(why)),
+            ServiceEvent::Line(line) => print(&line),
+            ServiceEvent::LaunchOver { failed } => {
+                let mut state = shared.lock();
+                let processes = state.processes.iter().enumerate();
+                let absent =
+                    processes.filter(|(_, process)| matches!(process, ProcessConnection::Absent));
+                let absent: Vec<usize> = absent.map(|(index, _)| index).collect();
+                if failed && !absent.is_empty() {
+                    let why = "the launch failed before all of its processes had joined";
+                    return Err(AgentError::Broken(why.into()));
+                }
+                for index in absent {
+                    state.outboxes.host.finish(shared.first + index);
+                }
+                shared.act(&mut state);
+                until = Some(Instant::now() + patience);
+            }
+        }
+    }
+}
+
+/// Prints the lines that processes had sent before the job broke. The end of a process may be read first: a launcher
+/// ends all processes when one calls `MPI_Abort`, whose line then is the cause of the other ends.
+fn print_last_lines(shared: &ServiceState, events: &Events, print: &mut dyn FnMut(&str)) {
+    let is_open = |process: &ProcessConnection| matches!(process, ProcessConnection::Open(_));
+    let state = shared.lock();
+    for process in &state.processes {
+        if let ProcessConnection::Open(stream) = process {
+            // Its reader gets the bytes that have arrived, then the end. An error means that it has ended.
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+    }
+    let is_reading = |state: &mut ServicePhase| state.processes.iter().any(is_open);
+    drop(
+        shared
+            .changed
+            .wait_timeout_while(state, LAST_READ, is_reading),
+    );
+    for event in events.receiver.try_iter() {
+        if let ServiceEvent::Line(line) = event {
+            print(&line);
         }
     }
 }
@@ -247,14 +302,20 @@ fn admit(
     size: usize,
 ) -> io::Result<()> {
     let index = welcome.admit(hello, size)?;
-    if std::mem::replace(&mut shared.lock().connected[index], true) {
+    let connection = stream.try_clone()?;
+    let mut state = shared.lock();
+    let process = &mut state.processes[index];
+    if !matches!(process, ProcessConnection::Absent) {
         return Err(io::Error::other(format!("rank {index} has already joined")));
     }
+    *process = ProcessConnection::Open(connection);
+    drop(state);
     let end = ChannelPeer::Proc(shared.first + index);
     let attached = stream.set_nodelay(true);
     let attached = attached.and_then(|()| welcome.introduce(&mut stream, index));
     if let Err(error) = attached.and_then(|()| attach(shared, end, stream)) {
         // The process counts as there, and nothing would report its end.
+        shared.end_reading(end);
         shared.broken(end, error);
     }
     Ok(())
@@ -268,7 +329,10 @@ fn attach(
 ) -> io::Result<std::thread::JoinHandle<()>> {
     let reader = stream.try_clone()?;
     let (reads, writes) = (Arc::clone(shared), Arc::clone(shared));
-    std::thread::Builder::new().spawn(move || read(&reads, end, reader))?;
+    std::thread::Builder::new().spawn(move || {
+        read(&reads, end, reader);
+        reads.end_reading(end);
+    })?;
     std::thread::Builder::new().spawn(move || {
         let Err(error) = write(&writes, end, stream) else {
             return;
@@ -321,7 +385,7 @@ fn write(shared: &ServiceState, end: ChannelPeer, mut stream: TcpStream) -> io::
                 }
                 WriterAction::Wait => {
                     state = shared
-                        .filled
+                        .changed
                         .wait(state)
                         .unwrap_or_else(std::sync::PoisonError::into_inner);
                 }

@@ -394,6 +394,41 @@ fn process_of_other_host_is_named_by_its_rank_in_launch() {
 }
 
 #[test]
+fn lines_sent_before_end_of_other_process_are_printed() {
+    let mut server = start(&["-server", "1", "--address", "127.0.0.1"]);
+    let address = server.first_line();
+    let host = ListeningHost::listen(Ipv4Addr::LOCALHOST.into()).unwrap();
+    let door = host.door().unwrap().to_string();
+    let place = PublishedHost {
+        address: host.place().unwrap(),
+        procs: 2,
+    };
+    let member = JoinedMember::join(settings(&address, 0), &[place]).unwrap();
+    let invitation = member.invitation();
+    let ticket = member.environment();
+    let ticket = ticket.iter().find(|(name, _)| *name == TICKET_VARIABLE);
+    let serving = std::thread::spawn(move || {
+        let host = host.connect(invitation, 0).unwrap();
+        let mut lines = Vec::new();
+        let patience = Duration::from_secs(60);
+        let served = host.serve(&Events::default(), patience, &mut |line| {
+            lines.push(line.to_owned());
+        });
+        (served.unwrap_err().to_string(), lines)
+    });
+    let [ended, printing] = [0, 1].map(|index| Peer::connect(&door, &ticket.unwrap().1, index));
+    let printing = printing.unwrap();
+    // More than the agent has read when the other process ends, and less than its socket holds.
+    let texts = || (0..500).map(|number| format!("line {number}"));
+    texts().for_each(|text| printing.print(&text).unwrap());
+    drop(ended.unwrap());
+    let (error, lines) = serving.join().unwrap();
+    assert!(error.starts_with("process 0 "), "{error}");
+    let expected: Vec<String> = texts().map(|text| format!("process 1: {text}")).collect();
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn server_that_exits_stops_startup_but_not_job() {
     let mut server = start(&["-server", "2", "--address", "127.0.0.1"]);
     let address = server.first_line();
