@@ -85,7 +85,7 @@ class Cells(unittest.TestCase):
             def watch():
                 try:
                     for rank, state in enumerate([r"[0-9]+ s: ranks 0-1 running", r"[0-9]+ s: rank 1 running"]):
-                        wait_until(lambda: "begin 1" in notebook.shown() and re.search(state, notebook.shown()))
+                        wait_until(lambda: re.search(f"(?s)begin 0.*begin 1.*{state}", notebook.shown()))
                         pages.append(notebook.shown())
                         pathlib.Path(directory, str(rank)).touch()
                 finally:

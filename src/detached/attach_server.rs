@@ -37,7 +37,7 @@ const UNASKED: Duration = Duration::from_secs(24 * 60 * 60);
 const ASKED: Duration = Duration::from_secs(10 * 60);
 
 /// Time for which the exit status is kept once a client has it and has shown everything: others may be about to request it.
-const KNOWN: Duration = Duration::from_secs(1);
+const KNOWN: Duration = Duration::from_secs(5);
 
 /// Bytes of input for the launcher that may wait to be written; beyond that no more are read.
 const INPUT: usize = 64 << 10;

@@ -69,7 +69,7 @@ pub(crate) enum LauncherQueryError {
     )]
     TooLarge(i32),
     #[error("the connection to the launcher failed: {0}")]
-    Broken(#[from] Errno),
+    Broken(Errno),
     #[error("the job has ended")]
     Ended,
     #[error("invalid reply of the launcher, of another version of wireup: {}", json_problem(.0))]
@@ -78,6 +78,16 @@ pub(crate) enum LauncherQueryError {
     Unexpected,
     #[error("the launcher refused the request: {0}")]
     Refused(String),
+}
+
+impl From<Errno> for LauncherQueryError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            // A launcher that ends leaves requests unread.
+            Errno::CONNRESET | Errno::PIPE => Self::Ended,
+            errno => Self::Broken(errno),
+        }
+    }
 }
 
 /// Incomplete reply, while the launcher waits for the remaining ranks.
@@ -376,6 +386,23 @@ mod tests {
         let records = answer.records(&mut Quiet).unwrap();
         let ranks: Vec<u32> = records.iter().map(|record| record.rank).collect();
         assert_eq!(ranks, [0, 1]);
+    }
+
+    #[test]
+    fn query_is_ended_by_launcher_that_ends_without_reading_it() {
+        for is_sent in [true, false] {
+            let (answer, launcher) = answer();
+            if is_sent {
+                answer.send(b"{}\n").unwrap();
+                drop(launcher);
+            } else {
+                drop(launcher);
+                let error = answer.send(b"{}\n").unwrap_err();
+                assert!(matches!(error, LauncherQueryError::Ended), "{error}");
+            }
+            let error = answer.records(&mut Quiet).unwrap_err();
+            assert!(matches!(error, LauncherQueryError::Ended), "{error}");
+        }
     }
 
     #[test]

@@ -212,7 +212,7 @@ fn ranks_on_other_hosts_get_panes_with_working_debuggers() {
     let wireup = cluster.wireup().to_str().unwrap();
     let debug = cluster.command(0, [wireup, "debug", &pid]).terminal();
     let debug = debug.env("TERM", "xterm").env("TMUX", "");
-    let panes = debug.clean_within(PATIENCE).start();
+    let panes = debug.deadline(PATIENCE).clean_within(PATIENCE).start();
     eventually("both are traced", || ranks.iter().all(tracer).then_some(()));
     let order = |words: &[&str]| cluster.command(0, ["tmux"]).more(words).run();
     let screen = || order(&["capture-pane", "-p", "-t", ".1"]).out();

@@ -139,7 +139,7 @@ fn network_faults_are_found_between_affected_hosts() {
             assert_eq!(lines.count(), count, "{options:?}: {stderr}");
         }
         // Ranks that poll until the timeout are named by no line before.
-        let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2", "--timeout", "5"]);
+        let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2", "--timeout", "8"]);
         let run = run.more([mpi.program("hang_recv")]).more(["1"]);
         let stderr = run.run().expect(124).err();
         let lines = stderr.lines().filter(|line| line.contains(shared));

@@ -356,7 +356,10 @@ fn broken_connection_in_fence_ends_launch_unless_healed_soon() {
         (true, true, false),
     ];
     let one = |(from, to, lasts): (bool, bool, bool)| {
-        let (Some(cluster), Some(program)) = (Cluster::new(3), Kind::Pmix.program()) else {
+        // Bytes sent again after 3 s may be lost too, and those after 6 s come after the usual heartbeat of 5 s.
+        let heartbeat = if lasts { "5" } else { "20" };
+        let cluster = Cluster::builder(3).heartbeat(heartbeat).start();
+        let (Some(cluster), Some(program)) = (cluster, Kind::Pmix.program()) else {
             return;
         };
         let run = cluster

@@ -246,7 +246,7 @@ fn spawn_on_silent_host_times_out() {
         &cluster,
         "pmix5",
         "pmix5",
-        &["--spawn-timeout", "1", "--oversubscribe"],
+        &["--spawn-timeout", "5", "--oversubscribe"],
     ) else {
         return;
     };

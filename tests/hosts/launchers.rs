@@ -120,7 +120,10 @@ fn failures(mpi: &Mpi) {
     };
     let hosts = "--hosts node01:1,node02:1";
     // The rank of the launcher's host last: Hydra's proxy on the other tries to connect for long if the launcher has ended before.
-    let fails = "[ \"${PMI_RANK:-$OMPI_COMM_WORLD_RANK}\" = 1 ] || sleep 2; exit 3";
+    let fails = format!(
+        "if [ \"${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}\" = 1 ]; then : >{0}; else until [ -e {0} ]; do sleep 0.1; done; sleep 1; fi; exit 3",
+        cluster.dir().join("rank1").display()
+    );
     let script = format!("exec WIREUP env {hosts} MPIRUN -np 2 sh -c '{fails}'");
     let outcome = command(&cluster, mpi, &script).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");

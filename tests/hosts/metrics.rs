@@ -92,6 +92,14 @@ fn sum(cluster: &Cluster, text: &str) -> f64 {
     query(cluster, text).iter().map(|(_, value)| value).sum()
 }
 
+/// Returns the series of a query when there are this many: those of an agent are missing after a late reply.
+fn series(cluster: &Cluster, text: &str, count: usize) -> Vec<(Value, f64)> {
+    eventually(text, || {
+        let series = query(cluster, text);
+        (series.len() == count).then_some(series)
+    })
+}
+
 #[test]
 fn prometheus_scrapes_agents_over_tls() {
     let Some(program) = program("pmi_wireup") else {
@@ -129,26 +137,16 @@ fn prometheus_scrapes_agents_over_tls() {
         (["ok", "failed", "lost"].map(result) == [1.0; 3]).then_some(())
     });
     // Each launch is counted by the agent of its launcher alone, and each node's part by each agent.
-    let ranks = query(&cluster, "wireup_agent_launch_ranks_total > 0");
-    assert_eq!(ranks.len(), 1, "{ranks:?}");
+    let ranks = series(&cluster, "wireup_agent_launch_ranks_total > 0", 1);
     assert_eq!(ranks[0].1, 12.0, "{ranks:?}");
-    assert_eq!(
-        query(&cluster, "wireup_agent_launch_parts_total == 3").len(),
-        3
-    );
-    assert!(sum(&cluster, "wireup_agent_fence_seconds_count") >= 1.0);
+    series(&cluster, "wireup_agent_launch_parts_total == 3", 3);
+    series(&cluster, "sum(wireup_agent_fence_seconds_count) >= 1", 1);
     for direction in ["sent", "received"] {
-        let bytes = query(
-            &cluster,
-            &format!("wireup_agent_peer_{direction}_bytes_total > 0"),
-        );
-        assert_eq!(bytes.len(), 3, "{direction}: {bytes:?}");
+        let bytes = format!("wireup_agent_peer_{direction}_bytes_total > 0");
+        series(&cluster, &bytes, 3);
     }
-    let left = sum(
-        &cluster,
-        "min(wireup_agent_certificate_expiry_timestamp_seconds) - time()",
-    );
-    assert!(left > 3600.0, "{left}");
+    let left = "min(wireup_agent_certificate_expiry_timestamp_seconds) - time() > 3600";
+    series(&cluster, left, 1);
     // The rules that are shipped: a killed launcher was lost, and an agent that is gone is down.
     eventually("the alert about the lost launch", || {
         let alerts = query(&cluster, "ALERTS{alertname=\"WireupLaunchesLost\"}");

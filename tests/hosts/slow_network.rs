@@ -50,9 +50,14 @@ fn launch_starts_with_20_percent_packet_loss() {
     let lossy = cluster.lab().slow_down(Duration::from_millis(30), 20);
     lossy.unwrap();
     // A search for a link address, a connection and the certificates need two packets each. In one of some 30 launches
-    // so many of one step are lost in a row that its limit of 6 s or 10 s passes.
+    // so many of one step are lost in a row that its limit of 6 s or 10 s passes. Silence of 5 s ends a connection.
     let has_timed_out = |outcome: &Outcome| {
-        let texts = ["no reply within 10 s", ": timed out"];
+        let texts = [
+            "no reply within 10 s",
+            ": timed out",
+            "no sign of life",
+            "killed or crashed",
+        ];
         texts.iter().any(|text| outcome.err().contains(text))
     };
     let mut outcome = None;

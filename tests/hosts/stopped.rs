@@ -204,7 +204,7 @@ fn launch_survives_stop_of_all_processes() {
 /// Less than the heartbeat, of which a fifth may have passed since the last sign of life.
 #[test]
 fn agent_stopped_for_less_than_heartbeat_loses_no_launch() {
-    let Some(cluster) = Cluster::builder(2).heartbeat("3").start() else {
+    let Some(cluster) = Cluster::builder(2).heartbeat("10").start() else {
         return;
     };
     let both = ["--hosts", "node01:1,node02:1", "-n", "2", "--stdin", "all"];
@@ -212,7 +212,7 @@ fn agent_stopped_for_less_than_heartbeat_loses_no_launch() {
     let mut running = cluster.run(0, both).more(wait).stdin_held().start();
     running.wait_for_many(Output::Stdout, "up", 2);
     cluster.agent(1).signal(Signal::STOP);
-    pass(Duration::from_millis(1900));
+    pass(Duration::from_secs(6));
     cluster.agent(1).signal(Signal::CONT);
     std::io::Write::write_all(&mut running.stdin(), b"on\n").unwrap();
     let outcome = running.finish().expect_quiet_success();

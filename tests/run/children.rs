@@ -82,14 +82,7 @@ fn spawn_over_its_timeout_fails_without_leftovers() {
         spawn 'echo second'
         ask cmd=finalize
     "#;
-    let options = [
-        "--pmi",
-        "all",
-        "--libpmix",
-        library,
-        "--spawn-timeout",
-        "1.5",
-    ];
+    let options = ["--pmi", "all", "--libpmix", library, "--spawn-timeout", "4"];
     let run = parent(&options, script, &[]);
     run.wait_for(Output::Stdout, "ready");
     let processes = run.processes();
@@ -105,6 +98,6 @@ fn spawn_over_its_timeout_fails_without_leftovers() {
     let outcome = run.finish().expect(0);
     assert!(!outcome.out().contains("first"), "{outcome:?}");
     assert!(outcome.out().contains("second"), "{outcome:?}");
-    let why = "rank 0 cannot spawn: not all processes were started within the 1.5 s allowed";
+    let why = "rank 0 cannot spawn: not all processes were started within the 4 s allowed";
     assert!(outcome.err().contains(why), "{outcome:?}");
 }

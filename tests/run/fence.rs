@@ -4,8 +4,9 @@ use crate::common::{Outcome, Output, Run, mpi, program};
 
 const INIT: &str = r"cmd=init pmi_version=1 pmi_subversion=1\n";
 
-/// Ranks that put something; those given stop there, the others enter a barrier. All wait then.
-fn raw(ranks: u32, options: &[&str], stuck: &str) -> Option<Run> {
+/// Ranks that put something. The `count` stuck ones, by a pattern of the shell, stop there; the others enter a barrier
+/// after that. All wait then.
+fn raw(ranks: u32, options: &[&str], stuck: &str, count: usize) -> Option<Run> {
     let raw = program("pmi_raw")?;
     let put = r"cmd=put kvsname='$PMI_JOBID' key=k value=v\n";
     let send = |text: &str| {
@@ -13,7 +14,8 @@ fn raw(ranks: u32, options: &[&str], stuck: &str) -> Option<Run> {
         format!("exec {raw} $WIREUP_RANK send '{INIT}{put}{text}' --then wait")
     };
     let script = format!(
-        "case $WIREUP_RANK in {stuck}) {};; esac; {}",
+        "case $WIREUP_RANK in {stuck}) {} >put.$WIREUP_RANK;; esac
+         until [ $(cat put.* 2>/dev/null | wc -l) = {count} ]; do sleep 0.05; done; {}",
         send(""),
         send(r"cmd=barrier_in\n")
     );
@@ -30,8 +32,8 @@ fn late(outcome: &Outcome, words: &[&str]) -> String {
 #[test]
 fn barrier_timeout_names_missing_rank() {
     for (options, host) in [(&[][..], ""), (&["--virtual-nodes", "2"], "-v1")] {
-        let options = [options, &["--pmi", "pmi1", "--fence-timeout", "1.5"]].concat();
-        let Some(run) = raw(4, &options, "3") else {
+        let options = [options, &["--pmi", "pmi1", "--fence-timeout", "3"]].concat();
+        let Some(run) = raw(4, &options, "3", 1) else {
             return;
         };
         let line = late(
@@ -45,8 +47,8 @@ fn barrier_timeout_names_missing_rank() {
 
 #[test]
 fn many_missing_ranks_are_counted_and_ten_of_them_named() {
-    let options = ["--virtual-nodes", "3", "--fence-timeout", "2"];
-    let Some(run) = raw(18, &options, "2|?|1[0-4]") else {
+    let options = ["--virtual-nodes", "3", "--fence-timeout", "3"];
+    let Some(run) = raw(18, &options, "?|1[0-4]", 15) else {
         return;
     };
     let line = late(&run.run(), &["15 of 18 ranks missing: rank 0 ("]);
@@ -61,7 +63,7 @@ fn missing_pmi2_ranks_are_named() {
     };
     let raw = raw.to_str().unwrap();
     let steps = ["init", "put", "k%r", "v", "for", "0", "fence", "for", "all"];
-    let args = ["--virtual-nodes", "2", "--fence-timeout", "1", raw];
+    let args = ["--virtual-nodes", "2", "--fence-timeout", "4", raw];
     let run = Run::ranks(2, args.into_iter().chain(steps).chain(["wait"]));
     late(
         &run.run(),
@@ -92,7 +94,7 @@ fn late_finalize_fails_job_when_user_sets_fence_timeout() {
     for name in ["mpich4", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
         // Rank 0 has standard input, which does not end.
-        let options = ["--virtual-nodes", "2", "--fence-timeout", "3"];
+        let options = ["--virtual-nodes", "2", "--fence-timeout", "8"];
         let run = mpi.run(2, &options, "patient", &[]).stdin_held().start();
         run.wait_for(Output::Stderr, "timeout: ");
         let words = match name {
@@ -112,7 +114,7 @@ fn rank_that_never_inits_pmix_is_named_with_its_node() {
         "--virtual-nodes",
         "2",
         "--fence-timeout",
-        "4",
+        "8",
         "--wrap",
         &wrap,
     ];
@@ -133,9 +135,9 @@ fn status_stream_lists_missing_ranks() {
         "--virtual-nodes",
         "2",
         "--fence-timeout",
-        "1",
+        "3",
     ];
-    let Some(run) = raw(4, &options, "3") else {
+    let Some(run) = raw(4, &options, "3", 1) else {
         return;
     };
     let outcome = run.run();
@@ -148,5 +150,5 @@ fn status_stream_lists_missing_ranks() {
     let rank = &missing["ranks"][0];
     assert_eq!((&rank["rank"], &rank["node"]), (&3.into(), &1.into()));
     assert_eq!(rank["last"], "connected, last put");
-    assert!(rank["idle_ms"].as_u64().unwrap() >= 900, "{rank}");
+    assert!(rank["idle_ms"].as_u64().unwrap() >= 2500, "{rank}");
 }

@@ -13,13 +13,13 @@ const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 #[test]
 fn timeout_names_ranks_still_running() {
     let script = "[ $WIREUP_RANK = 1 ] || exec sleep 100";
-    let outcome = Run::ranks(3, ["--timeout", "1", "sh", "-c", script]).run();
+    let outcome = Run::ranks(3, ["--timeout", "3", "sh", "-c", script]).run();
     let line = outcome
         .expect(124)
-        .expect_one_line(&["did not end within 1 s; 2 ranks had not ended: rank 0 ("]);
+        .expect_one_line(&["did not end within 3 s; 2 ranks had not ended: rank 0 ("]);
     assert!(line.contains(", pid "), "{line}");
     assert!(line.contains("before MPI_Init), rank 2 ("), "{line}");
-    let many = Run::ranks(14, ["--timeout", "0.5", "sleep", "100"]).run();
+    let many = Run::ranks(14, ["--timeout", "3", "sleep", "100"]).run();
     let line = many
         .expect(124)
         .expect_one_line(&["14 ranks had not ended"]);
@@ -34,7 +34,7 @@ fn ranks_in_barrier_are_reported_as_waiting() {
     let init = r"cmd=init pmi_version=1 pmi_subversion=1\n";
     let send = format!("{} 1 send '{init}cmd=barrier_in\\n'", pmi_raw.display());
     let script = format!("[ $WIREUP_RANK = 1 ] && {send}; exec sleep 100");
-    let run = Run::ranks(2, ["--pmi", "pmi1", "--timeout", "2", "sh", "-c", &script]);
+    let run = Run::ranks(2, ["--pmi", "pmi1", "--timeout", "5", "sh", "-c", &script]);
     run.run()
         .expect(124)
         .expect_one_line(&["waiting for other ranks", "before MPI_Init"]);

@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 
 use crate::common::{Output, Run, eventually, program, skip};
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, below those that the kernel gives to other programs.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (first..32_768).find(is_free).expect("a free port")
 }
 
 /// Returns the reply of a server to this request; `None` as long as none listens.

@@ -273,7 +273,7 @@ fn invalid_reply_to_any_request_ends_job_or_is_harmless() {
             let mut options = [options, &["--pmi", "pmi1", "--wrap", &wrap]].concat();
             if !is_passed_over(name, request, how) {
                 // A client that has not understood may wait where the others do not.
-                options.extend(["--fence-timeout", "3"]);
+                options.extend(["--fence-timeout", "6"]);
             }
             mpi.run(3, &options, "hello", &[]).start()
         };

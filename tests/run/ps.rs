@@ -64,7 +64,10 @@ fn staying(ranks: u32, options: &[&str]) -> Running {
     running.wait_for_many(Output::Stdout, "ready", ranks as usize);
     eventually("all of them sleep", || {
         let all = running.processes();
-        let sleeping = all.iter().filter(|process| process.name == "sleep");
+        // A program has its name before its libraries are loaded.
+        let sleeping = all
+            .iter()
+            .filter(|process| process.name == "sleep" && process.state == 'S');
         (sleeping.count() == ranks as usize).then_some(())
     });
     running

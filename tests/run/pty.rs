@@ -201,7 +201,7 @@ fn terminal_modes_are_restored_after_kill_of_wireup() {
 #[test]
 fn other_lines_start_in_first_column_and_rank_bytes_are_kept() {
     let script = "if [ $WIREUP_RANK = 0 ]; then stty raw; printf 'a\\nb\\r\\n'; : >printed; \
-                  while [ ! -e go ]; do sleep 0.02; done; exit; fi; \
+                  while [ ! -e go ]; do sleep 0.02; done; sleep 0.5; exit; fi; \
                   while [ ! -e printed ]; do sleep 0.02; done; echo one; echo two >&2; : >go";
     let running = Run::ranks(2, ["-l", "--pty", "0", "sh", "-c", script])
         .terminal()

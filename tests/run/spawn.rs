@@ -215,7 +215,7 @@ fn mpi_spawn_fails_when_children_end_without_mpi() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let args = ["from=self", "bad=/bin/true", "quiet=1"];
         let run = stage.run(2, nodes, "spawn", &args);
-        let outcome = run.deadline(Duration::from_secs(20)).run().expect(0);
+        let outcome = run.run().expect(0);
         let why = "rank 0 cannot spawn: all processes of /bin/true ended without contacting PMI";
         assert!(outcome.err().contains(why), "{outcome:?}");
         expect_merged(&outcome, 2, 3);
@@ -224,9 +224,9 @@ fn mpi_spawn_fails_when_children_end_without_mpi() {
 
 #[test]
 fn spawn_timeout_ends_children_that_never_contact_pmi() {
-    let why = "rank 0 cannot spawn: no process contacted PMI or PMIx within the 1.5 s allowed";
+    let why = "rank 0 cannot spawn: no process contacted PMI or PMIx within the 6 s allowed";
     for (stage, nodes) in combinations(&stages(), &NODES) {
-        let options = [&["--spawn-timeout", "1.5"], nodes].concat();
+        let options = [&["--spawn-timeout", "6"], nodes].concat();
         let args = ["from=self", "bad=./waits", "quiet=1", "linger=1"];
         let run = stage.run(2, &options, "spawn", &args);
         let waits = run.dir().join("waits");

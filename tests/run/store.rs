@@ -266,7 +266,7 @@ const LIMITS: &str = r#"
     limited() { ask "cmd=name-publish;name=$1;port=p;infokeycount=1;infokey0=NAMEPUB_$2;infoval0=$3;"; echo "$reply"; }
     limited few REFCOUNT 1
     for time in first second; do lookup few; echo "$time: $reply"; done
-    limited brief EXPIRE 1
+    limited brief EXPIRE 3
     lookup brief; echo "brief: $reply"
     while lookup brief; [[ $reply == *rc=0* ]]; do sleep 0.05; done
     limited never EXPIRE soon

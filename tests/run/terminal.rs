@@ -151,6 +151,8 @@ fn ctrl_z_stops_ranks_and_wireup_and_fg_continues_them() {
         "{WIREUP} run --oversubscribe -n 2 sh -c 'echo ready; read x; echo got $x; exec sleep 1000'\n"
     ));
     shell.wait_for_many(Output::Stdout, "ready\r\n", 2);
+    // Rank 1 reads no terminal.
+    all_are(&shell, "sleep", 1, going_on);
     shell.type_text(CTRL_Z);
     shell.wait_for(Output::Stdout, "Stopped");
     all_are(&shell, "sh", 1, stopped);
@@ -190,6 +192,21 @@ fn stopped_job_can_continue_in_background() {
     leave(shell, 5);
 }
 
+/// Has the shell list its jobs until it shows a stop, which the kernel shows earlier. Before that, `fg` continues no
+/// job. The shell has printed `prompts` prompts; returns the number of the lists.
+fn list_jobs_until_stopped(shell: &mut Running, prompts: usize) -> usize {
+    let mut list_count = 0;
+    eventually("the shell knows of the stop", || {
+        shell.type_text("jobs -l\n");
+        list_count += 1;
+        shell.wait_for_many(Output::Stdout, PROMPT, prompts + list_count);
+        let out = shell.so_far(Output::Stdout);
+        String::from_utf8_lossy(&out)
+            .contains("Stopped (tty input)")
+            .then_some(list_count)
+    })
+}
+
 #[test]
 fn background_job_stops_only_when_rank_reads_terminal() {
     let mut shell = shell();
@@ -210,17 +227,7 @@ fn background_job_stops_only_when_rank_reads_terminal() {
     eventually("it is stopped", || {
         process(wireup.pid).filter(|p| stopped(p.state))
     });
-    // The kernel shows the stop before it has notified the shell.
-    let mut command_count = 0;
-    eventually("the shell knows", || {
-        shell.type_text("jobs -l\n");
-        command_count += 1;
-        shell.wait_for_many(Output::Stdout, PROMPT, 8 + command_count);
-        let out = shell.so_far(Output::Stdout);
-        String::from_utf8_lossy(&out)
-            .contains("Stopped (tty input)")
-            .then_some(())
-    });
+    let command_count = list_jobs_until_stopped(&mut shell, 8);
     shell.type_text("fg\n");
     eventually("it goes on", || {
         process(wireup.pid).filter(|p| going_on(p.state))
@@ -242,6 +249,7 @@ fn background_job_stops_for_rank_that_waits_only_for_terminal() {
             let all = named(&shell, "wireup");
             all.into_iter().find(|process| stopped(process.state))
         });
+        let list_count = list_jobs_until_stopped(&mut shell, 2);
         shell.type_text("fg\n");
         eventually("it goes on", || {
             process(wireup.pid).filter(|p| going_on(p.state))
@@ -249,7 +257,7 @@ fn background_job_stops_for_rank_that_waits_only_for_terminal() {
         shell.type_text("words\n");
         shell.type_text(CTRL_D);
         shell.wait_for(Output::Stdout, "words\r\n");
-        leave(shell, 3);
+        leave(shell, 3 + list_count);
     }
 }
 

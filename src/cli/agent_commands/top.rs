@@ -55,6 +55,9 @@ const REFRESH: Duration = Duration::from_secs(2);
 /// Time between the two samples of a single table.
 const GLANCE: Duration = Duration::from_millis(500);
 
+/// Maximum time from the end of a launcher's socket to that of the launcher.
+const LAST_STEPS: Duration = Duration::from_secs(5);
+
 /// Arguments of `wireup top`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -152,7 +155,7 @@ impl TopSession {
         let records = match answer {
             Ok(records) => records,
             Err(LauncherQueryError::Ended) => return Ok(None),
-            Err(LauncherQueryError::Unreachable { .. }) if self.has_ended() => return Ok(None),
+            Err(LauncherQueryError::Unreachable { .. }) if self.ends_soon() => return Ok(None),
             Err(error) => {
                 let name = self.name();
                 return Err(CommandError::job(format!("job {name}: {error}")));
@@ -168,6 +171,18 @@ impl TopSession {
 
     fn name(&self) -> &str {
         self.job.name.as_deref().unwrap_or("?")
+    }
+
+    /// Whether the launcher has ended or ends within [`LAST_STEPS`].
+    fn ends_soon(&self) -> bool {
+        let until = Instant::now() + LAST_STEPS;
+        while !self.has_ended() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
     }
 
     fn has_ended(&self) -> bool {

@@ -15,8 +15,9 @@ use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
-/// Time for which a spawn waits for slots. A process needs a fraction of a second to finalize and exit.
-const LEAVING: Duration = Duration::from_secs(3);
+/// Time for which a spawn waits for slots. A process needs a fraction of a second to finalize and exit, and some
+/// seconds on a busy host.
+const LEAVING: Duration = Duration::from_secs(5);
 
 /// Spawns that wait for free slots or for prepared nodes.
 #[derive(Debug, Default)]
