@@ -121,12 +121,11 @@ class Cells(unittest.TestCase):
         with Notebook() as notebook:
             notebook.run("%%mpi -n 2\nimport time, os\nx = 5")
             with tempfile.TemporaryDirectory() as directory:
-                began = pathlib.Path(directory, "began")
-
+                began = [pathlib.Path(directory, str(rank)) for rank in range(2)]
                 thread = threading.Thread(target=self._interrupt, args=[notebook, began])
                 thread.start()
                 # The interrupt may come at the end of open: the traceback has the same line.
-                source = f"%%mpi\nprint('in cell', flush=True)\nos.open({str(began)!r}, os.O_CREAT); time.sleep(1000)"
+                source = f"%%mpi\nprint('in cell', flush=True)\nos.open({directory!r} + f'/{{rank}}', os.O_CREAT); time.sleep(1000)"
                 outputs = notebook.run(source)
                 thread.join()
             self.assertEqual(outputs[-1]["ename"], "KeyboardInterrupt")
@@ -137,7 +136,7 @@ class Cells(unittest.TestCase):
 
     @staticmethod
     def _interrupt(notebook, began):
-        wait_until(began.exists)
+        wait_until(lambda: all(file.exists() for file in began))
         pid = notebook.client.km.provisioner.process.pid
         os.kill(pid, signal.SIGINT)
 

@@ -356,6 +356,9 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(300);
 
+    /// Longer than any pause of a busy machine.
+    const LONG: Duration = Duration::from_secs(60);
+
     /// Reader with short timeouts, and the launcher's end of its connection.
     fn answer() -> (ReplyReader, UnixStream) {
         let (socket, launcher) = UnixStream::pair().unwrap();
@@ -378,7 +381,8 @@ mod tests {
 
     #[test]
     fn query_merges_partial_replies_by_rank() {
-        let (answer, mut launcher) = answer();
+        let (mut answer, mut launcher) = answer();
+        (answer.take, answer.limit) = (LONG, LONG);
         let first = RECORD.replace("\"rank\":1", "\"rank\":0");
         let text =
             format!("{{\"taken\":2}}\n{{\"found\":[{RECORD}]}}\n{{\"processes\":[{first}]}}\n");
@@ -407,19 +411,21 @@ mod tests {
 
     #[test]
     fn query_times_out_if_request_is_not_read() {
-        let (answer, _launcher) = answer();
+        let (mut answer, _launcher) = answer();
+        answer.limit = LONG;
         let started = answer.started;
         let error = answer.records(&mut Quiet).unwrap_err();
         assert!(
             matches!(error, LauncherQueryError::NotTaken { pid: 7, .. }),
             "{error}"
         );
-        assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
+        assert!(started.elapsed() < LONG / 2, "{:?}", started.elapsed());
     }
 
     #[test]
     fn query_times_out_if_bytes_trickle() {
-        let (answer, mut launcher) = answer();
+        let (mut answer, mut launcher) = answer();
+        answer.take = LONG;
         let trickle = std::thread::spawn(move || {
             let _ = launcher.write_all(b"{\"taken\":1}\n");
             while launcher.write_all(b" ").is_ok() {
@@ -437,7 +443,7 @@ mod tests {
     #[test]
     fn query_refuses_oversized_reply() {
         let (mut answer, mut launcher) = answer();
-        answer.take = Duration::from_secs(60);
+        answer.take = LONG;
         let flood = std::thread::spawn(move || {
             let chunk = vec![b' '; CHUNK];
             let mut sent = 0;

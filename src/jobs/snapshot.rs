@@ -188,8 +188,15 @@ mod tests {
                 .stdin(std::process::Stdio::piped())
                 .spawn()
                 .unwrap();
-            let snapshot = Snapshot::take();
             let pid = child.id() as i32;
+            // The kernel shows it a moment after the start.
+            while std::fs::read(format!("/proc/{pid}/environ"))
+                .unwrap()
+                .is_empty()
+            {
+                std::thread::yield_now();
+            }
+            let snapshot = Snapshot::take();
             let process = snapshot.processes.iter().find(|s| s.process.pid == pid);
             let mark = process.unwrap().mark.clone();
             drop(child.stdin.take());

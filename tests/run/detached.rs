@@ -212,7 +212,7 @@ fn input_and_signals_come_from_last_attached_client() {
     third.wait_for(Output::Stdout, "end");
     third.signal(Signal::INT);
     let outcome = third.finish().expect(5);
-    // The second client may have been displaced before it said that it had shown its line.
+    // The second client may have been displaced before it reported its line as shown.
     let out = outcome.out();
     let out = out.strip_prefix("read two\n").unwrap_or(&out);
     assert_eq!(out, "end\ngot INT\n", "{outcome:?}");

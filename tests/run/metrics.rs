@@ -4,14 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::common::{Output, Run, eventually, program, skip};
-
-/// A port that was free a moment ago, below those that the kernel gives to other programs.
-pub(crate) fn free_port() -> u16 {
-    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    (first..32_768).find(is_free).expect("a free port")
-}
+use crate::common::{Output, Run, eventually, free_port, program, skip};
 
 /// Returns the reply of a server to this request; `None` as long as none listens.
 fn fetch_reply(port: u16, request: &str) -> Option<String> {

@@ -198,19 +198,22 @@ fn tool_files_are_private_and_removed_with_job() {
     }
 }
 
+/// Waits until the server knows that all ranks have left `PMIx_Init`.
+fn await_connections(job: &Job) {
+    eventually("all ranks have connected", || {
+        let outcome = job.tool("file", &job.file(), &["look"]).run().expect(0);
+        let rows = outcome.sorted_lines();
+        let mut rows = rows.iter().filter(|row| row.contains(" proc="));
+        rows.all(|row| number(row, "state") == 6).then_some(())
+    });
+}
+
 #[test]
 fn tool_sees_every_process_on_every_node() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), nodes);
-            eventually("all ranks have connected", || {
-                let outcome = job.tool("file", &job.file(), &["look"]).run().expect(0);
-                let rows = outcome.sorted_lines();
-                let rows: Vec<_> = rows.iter().filter(|row| row.contains(" proc=")).collect();
-                rows.iter()
-                    .all(|row| number(row, "state") == 6)
-                    .then_some(())
-            });
+            await_connections(&job);
             let outcome = job.tool("file", &job.file(), &["look"]).run().expect(0);
             let lines = outcome.sorted_lines();
             let of = |key: &str| {

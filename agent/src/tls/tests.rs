@@ -460,12 +460,16 @@ async fn peer_that_falls_silent_is_lost() {
     let address = serve(cluster.node("n1")).await;
     let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let front = between.local_addr().unwrap().to_string();
+    let (fall_silent, is_silent) = tokio::sync::oneshot::channel();
     let carrying = tokio::spawn(async move {
         let (mut near, _) = between.accept().await.unwrap();
         let mut far = TcpStream::connect(address).await.unwrap();
-        let silent = tokio::io::copy_bidirectional(&mut near, &mut far);
+        let copying = tokio::io::copy_bidirectional(&mut near, &mut far);
         // Ends without a message on request; the sockets stay open.
-        let _ = tokio::time::timeout(Duration::from_secs(1), silent).await;
+        tokio::select! {
+            copied = copying => panic!("{copied:?}"),
+            order = is_silent => order.unwrap(),
+        }
         std::future::pending::<()>().await;
     });
     let channel = connect(&cluster.node("n2"), "n1", &front, Heartbeat::default())
@@ -475,6 +479,7 @@ async fn peer_that_falls_silent_is_lost() {
     let watching = client.watch(HealthCheckRequest::default()).await.unwrap();
     let mut watching = watching.into_inner();
     watching.message().await.unwrap().unwrap();
+    fall_silent.send(()).unwrap();
     let lost = tokio::time::timeout(DEADLINE, watching.message()).await;
     lost.expect("within the deadline").unwrap_err();
     carrying.abort();

@@ -64,7 +64,7 @@ fn frozen_agent_is_detected_and_cleans_up_after_resume() {
 
 #[test]
 fn frozen_parent_is_detected_by_child() {
-    let cluster = Cluster::start(2, &["--heartbeat", "1"]);
+    let cluster = Cluster::start(2, &["--heartbeat", "3"]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
     cluster.agents[0].signal(Signal::STOP);

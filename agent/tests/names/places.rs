@@ -21,7 +21,7 @@ use wireup_core::names::name_server_requests::{
 use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
 
 use crate::common::slapd::{self, Slapd};
-use crate::common::{eventually, skip, wireup};
+use crate::common::{eventually, free_port, skip, wireup};
 
 /// Timeout of a reply on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -61,11 +61,6 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let any = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    any.local_addr().unwrap().port()
 }
 
 /// Sets the mode of a path, so that all users can open it.

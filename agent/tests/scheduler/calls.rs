@@ -565,9 +565,8 @@ async fn request_only_shortens_fence_timeout_of_site() {
         let (_, end) = watch(&mut client, "late").await;
         let text = "PMI fence timeout: 1 of 2 ranks missing: rank 1 (";
         assert!(end.error_message.contains(text), "{site_limit} {end:?}");
-        assert!(
-            end.error_message.contains("others waited 1 s"),
-            "{site_limit} {end:?}"
-        );
+        let (_, waited) = end.error_message.split_once("others waited ").unwrap();
+        let (seconds, _) = waited.split_once(" s").unwrap();
+        assert!(seconds.parse::<u32>().unwrap() < 60, "{site_limit} {end:?}");
     }
 }

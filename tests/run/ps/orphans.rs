@@ -47,10 +47,9 @@ fn orphaned_ranks_are_listed_and_ended_with_their_resources() {
     let name = text(&before, "job");
     assert!(tmp.join(name).is_dir());
     kill_launcher_and_guard(&running);
-    let job = eventually("the launcher is gone", || {
-        shown(name).filter(|job| job["pid"].is_null())
+    let job = eventually("launcher and guard are gone", || {
+        shown(name).filter(|job| job["pid"].is_null() && text(job, "state") == "orphaned")
     });
-    assert_eq!(text(&job, "state"), "orphaned");
     assert_eq!((&job["ranks_alive"], &job["size"]), (&2.into(), &2.into()));
     assert_eq!(job["ranks"], before["ranks"].clone().with_same_use(&job));
     let table = String::from_utf8(wireup(["ps", name]).stdout).unwrap();

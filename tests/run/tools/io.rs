@@ -103,6 +103,8 @@ fn tool_writes_stdin_of_all_its_spawned_processes() {
 #[test]
 fn tool_that_stops_reading_blocks_no_ranks_and_no_tools() {
     const BYTES: usize = 100 << 20;
+    // These bytes through two nodes take a busy machine more than a minute.
+    const AT_LENGTH: Duration = Duration::from_secs(300);
     let prints = format!(
         "[ $PMIX_RANK = 1 ] || exec sleep 1000; read go; head -c {BYTES} /dev/zero | tr '\\0' x; \
          echo done >&2; exec sleep 1000 >&-"
@@ -112,16 +114,15 @@ fn tool_that_stops_reading_blocks_no_ranks_and_no_tools() {
             let options = ["--pmi", "pmix", "--libpmix", library.path(), "--stdin", "1"];
             let run = Run::ranks(2, [&options[..], nodes].concat());
             let run = run.more(["sh", "-c", &prints]).stdin_held();
-            // 100 MB through two nodes take a busy machine more than a minute.
-            let run = run.deadline(Duration::from_secs(300));
+            let run = run.deadline(AT_LENGTH);
             let null = std::fs::File::create("/dev/null").unwrap();
             let mut job = Job::from(library.clone(), run.stdout_to(null));
             let mut input = job.running.stdin();
-            let mut tool = Debugger::attach(&job);
+            let mut tool = Debugger::attach_within(&job, AT_LENGTH);
             tool.order("hang");
             tool.order(&format!("pull {}", job.nspace()));
             tool.wait_for_line("pmix_debugger pulls");
-            let mut other = Debugger::attach(&job);
+            let mut other = Debugger::attach_within(&job, AT_LENGTH);
             other.order(&format!("count {} 1", job.nspace()));
             other.wait_for_line("pmix_debugger counts");
             input.write_all(b"go\n").unwrap();

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
-use crate::common::{Output, Run, eventually, field, mpi, number};
-use crate::metrics::{free_port, scraped, value};
+use crate::common::{Output, Run, eventually, field, free_port, mpi, number, process};
+use crate::metrics::{scraped, value};
 
 /// Timeout for a guard that ends processes and removes files.
 const GUARD: Duration = Duration::from_secs(60);
@@ -330,6 +330,8 @@ fn files_of_killed_launch_are_removed() {
             let processes = job.running.processes();
             let pids: Vec<_> = processes.iter().map(|process| process.pid).collect();
             kill(&pids);
+            let is_dead = |pid: &i32| process(*pid).is_none_or(|process| process.state == 'Z');
+            eventually("all are dead", || pids.iter().all(is_dead).then_some(()));
             assert!(!job.files().is_empty());
             let next = Run::ranks(1, ["true"]).beside(&job.place);
             next.run().expect_quiet_success();

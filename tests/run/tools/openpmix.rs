@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Job, NODES};
+use super::{Job, NODES, await_connections};
 use crate::common::{Outcome, Output, Pmix, Run, eventually, pmix, skip, wireup};
 
 /// The libpmix that have tools here.
@@ -43,7 +43,7 @@ fn output_of(outcome: &Outcome) -> String {
     [outcome.out(), outcome.err()].concat()
 }
 
-/// The processes of the job, once all have started: rank, pid, host and executable.
+/// The processes of the job, once all have connected: rank, pid, host and executable.
 fn processes(job: &Job) -> Vec<[String; 4]> {
     let pid = job.running.pid().to_string();
     let table = eventually("all processes have started", || {
@@ -53,6 +53,7 @@ fn processes(job: &Job) -> Vec<[String; 4]> {
         let started = table.iter().all(|row| row["pid"].is_number());
         started.then_some(table)
     });
+    await_connections(job);
     let row = |row: &Value| {
         let text = |key: &str| row[key].as_str().unwrap().to_owned();
         let number = |key: &str| row[key].to_string();

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::process::ChildStdin;
+use std::time::Duration;
 
 use super::{Job, NODES, versions};
 use crate::common::{Output, Run, Running, field, number};
@@ -14,9 +15,19 @@ pub(super) struct Debugger {
 
 impl Debugger {
     pub(super) fn attach(job: &Job) -> Self {
+        Self::from(Self::command(job))
+    }
+
+    /// One that may run for this time.
+    #[track_caller]
+    pub(super) fn attach_within(job: &Job, time: Duration) -> Self {
+        Self::from(Self::command(job).deadline(time))
+    }
+
+    fn command(job: &Job) -> Run {
         let tool = job.library.dir.join("pmix_debugger");
         let words = [tool.to_str().unwrap().to_owned(), job.file()];
-        Self::from(Run::command(words).beside(&job.place))
+        Run::command(words).beside(&job.place)
     }
 
     /// One that comes by itself.

@@ -7,6 +7,7 @@
 pub mod allocator;
 mod clean;
 mod compile;
+mod free_port;
 mod harness;
 mod memory_group;
 mod mpi;
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 pub use clean::{Elsewhere, Sandbox};
 pub use compile::{executable, shared_library};
+pub use free_port::free_port;
 #[cfg(feature = "async")]
 pub use harness::block_on;
 pub use harness::{Case, main, not_checked, skip};
