@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Time after which the kernel acknowledges bytes by itself. Source: tcp(7), `TCP_DELACK_MIN` of Linux.
+    /// Time after which the kernel acknowledges bytes by itself. Source: `TCP_DELACK_MIN` in include/net/tcp.h of Linux.
     const KERNEL_DELAY: Duration = Duration::from_millis(40);
 
     /// Returns both ends of a connection on which questions were answered: the kernel takes it for a dialogue, and

@@ -460,13 +460,17 @@ fn etcd_settings_file_configures_tls_and_users() {
     };
     let password = [
         "etcd refused the request (node0",
+        ":2379: ",
         "authentication failed, invalid user ID or password",
     ];
     refused("ETCDCTL_PASSWORD", "wrong", &password);
     refused(
         "ETCDCTL_USER",
         "other:secret",
-        &["etcd refused the request (node0", ": permission denied)"],
+        &[
+            "etcd refused the request (node0",
+            ":2379: permission denied)",
+        ],
     );
     refused(
         "ETCDCTL_CACERT",

@@ -199,12 +199,14 @@ fn input_and_signals_come_from_last_attached_client() {
     let mut input = second.stdin();
     input.write_all(b"two\n").unwrap();
     second.wait_for(Output::Stdout, "read two");
+    input.write_all(b"three\n").unwrap();
+    second.wait_for(Output::Stdout, "read three");
     let mut third = job.attach();
     let displaced = second.finish().expect(125);
     displaced.expect_one_line(&["another `wireup attach`", &job.job]);
     assert_eq!(
         displaced.out(),
-        "read two\n",
+        "read two\nread three\n",
         "what was shown is not shown again"
     );
     drop(input);
@@ -212,9 +214,9 @@ fn input_and_signals_come_from_last_attached_client() {
     third.wait_for(Output::Stdout, "end");
     third.signal(Signal::INT);
     let outcome = third.finish().expect(5);
-    // The second client may have been displaced before it reported its line as shown.
+    // The second client may have been displaced before it reported its last line as shown.
     let out = outcome.out();
-    let out = out.strip_prefix("read two\n").unwrap_or(&out);
+    let out = out.strip_prefix("read three\n").unwrap_or(&out);
     assert_eq!(out, "end\ngot INT\n", "{outcome:?}");
     job.expect_gone();
 }

@@ -147,5 +147,10 @@ fn hanging_sidecar_is_given_up_at_limit_of_its_activity() {
     for (run, (_, rule, end, words)) in running.into_iter().zip(&cases) {
         let outcome = run.finish();
         check(&outcome, rule, *end, &[words]);
+        if *words == silent {
+            let seconds = 10..20;
+            let is_in_time = |time| outcome.err().contains(&format!("answer within {time} s"));
+            assert!(seconds.into_iter().any(is_in_time), "{outcome:?}");
+        }
     }
 }

@@ -148,14 +148,15 @@ fn unlabelled_streams_hold_back_each_others_unfinished_lines() {
     let script = "for i in 1 2 3 4 5 6 7 8 9; do printf out; printf err >&2; \
                   echo put; echo or >&2; done";
     for shared in ALL {
-        let run = Run::ranks(4, ["sh", "-c", script]);
-        let written = shared.run(run, &[], 0);
-        for (line, count) in [("output", 36), ("error", 36)] {
-            let found = written.lines().filter(|found| *found == line).count();
-            // A rank that pauses within a line for 100 ms gets its half shown.
-            assert!(found >= count * 2 / 3, "{shared:?}: {written}");
-        }
-        let expected = "output\nerror\n".len() * 36;
-        assert_eq!(written.len(), expected, "{shared:?}: {written}");
+        // On a busy host, a rank may pause within a line for 100 ms: its half is shown then.
+        let is_whole = (0..4).any(|_| {
+            let run = Run::ranks(4, ["sh", "-c", script]);
+            let written = shared.run(run, &[], 0);
+            let expected = "output\nerror\n".len() * 36;
+            assert_eq!(written.len(), expected, "{shared:?}: {written}");
+            let mut lines = written.lines();
+            lines.all(|line| line == "output" || line == "error")
+        });
+        assert!(is_whole, "{shared:?}");
     }
 }

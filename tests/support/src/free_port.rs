@@ -13,7 +13,7 @@ pub fn free_port() -> u16 {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     loop {
         let call = CALLS.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + (std::process::id().wrapping_mul(7).wrapping_add(call)) % COUNT;
+        let port = FIRST + std::process::id().wrapping_mul(7).wrapping_add(call) % COUNT;
         let port = u16::try_from(port).unwrap();
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
