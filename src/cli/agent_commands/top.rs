@@ -255,6 +255,35 @@ fn text(before: &Sample, now: &Sample, args: &TopArgs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs::JobLifeState;
+
+    #[test]
+    fn launcher_that_closes_its_socket_before_its_end_has_ended() {
+        let mut launcher = std::process::Command::new("sleep")
+            .arg("0.3")
+            .spawn()
+            .unwrap();
+        let session = TopSession {
+            job: LocalJobInfo {
+                name: Some(format!("wireup-none-{}", launcher.id())),
+                launcher: wireup_sys::procfs::process(launcher.id() as i32),
+                steps: Vec::new(),
+                placement: None,
+                uid: 0,
+                state: JobLifeState::Running,
+                within: None,
+                ranks: Vec::new(),
+                size: None,
+                node_count: None,
+                elapsed: Duration::ZERO,
+                command: Vec::new(),
+                members: Vec::new(),
+            },
+            started_at: Instant::now(),
+        };
+        assert!(session.sample().unwrap().is_none());
+        assert!(launcher.wait().unwrap().success());
+    }
 
     #[test]
     fn interval_is_duration_within_bounds() {
