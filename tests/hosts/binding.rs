@@ -99,7 +99,7 @@ fn spawned_ranks_are_bound_on_their_hosts() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi("mpich5")) else {
         return;
     };
-    let mpi = mpi.able_to_spawn();
+    let mpi = mpi.with_dynamic_processes();
     let cores = cores();
     let list = [
         "--hosts",

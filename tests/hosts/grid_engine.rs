@@ -258,7 +258,7 @@ fn with(text: &str, changed: &[(&str, &str)]) -> String {
 }
 
 for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
-    programs_and_spawns_run_in_job => |mpi| programs(&mpi.able_to_spawn()),
+    programs_and_spawns_run_in_job => |mpi| programs(&mpi.with_dynamic_processes()),
 });
 
 fn programs(mpi: &Mpi) {

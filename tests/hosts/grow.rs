@@ -14,8 +14,8 @@ const PMIX_ERR_JOB_FAILED_TO_LAUNCH: i32 = -181;
 const PMIX_ERR_JOB_INSUFFICIENT_RESOURCES: i32 = -234;
 
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
-    children_on_joined_hosts_merge_with_parents => |mpi| merge(&mpi.able_to_spawn()),
-    lost_joined_host_ends_launch => |mpi| lost(&mpi.able_to_spawn()),
+    children_on_joined_hosts_merge_with_parents => |mpi| merge(&mpi.with_dynamic_processes()),
+    lost_joined_host_ends_launch => |mpi| lost(&mpi.with_dynamic_processes()),
 });
 
 fn merge(mpi: &Mpi) {

@@ -24,9 +24,9 @@ const SERVER_NAME: &str = "node03";
 const PLACES: [(usize, &str); 2] = [(0, "node01:1,node02:1"), (2, "node03:1,node02:1")];
 
 for_each_mpi!(mpich5 impi openmpi5: {
-    launches_on_three_hosts_connect_by_names_in_files => |mpi| meet(&mpi, files),
-    launches_on_three_hosts_connect_by_names_in_etcd => |mpi| meet(&mpi, etcd),
-    launches_on_three_hosts_connect_by_names_in_directory => |mpi| meet(&mpi, directory),
+    launches_on_three_hosts_connect_by_names_in_files => |mpi| meet(mpi, files),
+    launches_on_three_hosts_connect_by_names_in_etcd => |mpi| meet(mpi, etcd),
+    launches_on_three_hosts_connect_by_names_in_directory => |mpi| meet(mpi, directory),
 });
 
 /// A store that the hosts have in common.
@@ -106,24 +106,16 @@ fn launch(
         .more(options);
     let run = run.more([mpi.program("launches")]);
     let run = run.more([mode, "the service"]).deadline(DEADLINE);
-    // Fabrics that reach another launch.
-    let fabrics = [
-        ("MPIR_CVAR_CH4_NETMOD", "ofi"),
-        ("FI_PROVIDER", "tcp"),
-        ("I_MPI_FABRICS", "shm:ofi"),
-    ];
     let run = mpi
         .env
-        .iter()
-        .fold(run, |run, (name, value)| run.env(name, value));
-    let run = fabrics
         .iter()
         .fold(run, |run, (name, value)| run.env(name, value));
     let variables = store.variables.iter();
     variables.fold(run, |run, (name, value)| run.env(name, value))
 }
 
-fn meet(mpi: &Mpi, store: impl Fn(&Cluster) -> Option<Store>) {
+fn meet(mpi: Mpi, store: impl Fn(&Cluster) -> Option<Store>) {
+    let mpi = &mpi.with_dynamic_processes();
     // Open MPI connects by way of a name server that both launches know (docs/names.md).
     let Some(cluster) = Cluster::builder(3).names_at("node02").start() else {
         return;

@@ -17,29 +17,16 @@ const ONE_LOGIN: Places = [(0, "node01:1,node02:1"), (0, "node03:1,node04:1")];
 /// Two launches that start on two hosts.
 const TWO_LOGINS: Places = [(0, "node01:1,node02:1"), (2, "node03:1,node04:1")];
 
-fn launch(
-    cluster: &Cluster,
-    mpi: &Mpi,
-    (host, list): (usize, &str),
-    (mode, env): (&str, &[(&str, &str)]),
-) -> Run {
+fn launch(cluster: &Cluster, mpi: &Mpi, (host, list): (usize, &str), mode: &str) -> Run {
     let run = cluster.run(host, ["--hosts", list, "-n", "2"]);
     let run = run.more([mpi.program("launches")]);
     let run = run.more([mode, "the service"]);
     let own = mpi.env.iter();
-    let run = own.fold(run, |run, (name, value)| run.env(name, value));
-    env.iter()
-        .fold(run, |run, (name, value)| run.env(name, value))
+    own.fold(run, |run, (name, value)| run.env(name, value))
 }
 
-fn two(
-    cluster: &Cluster,
-    mpi: &Mpi,
-    places: Places,
-    modes: [&str; 2],
-    env: &[(&str, &str)],
-) -> [Outcome; 2] {
-    let runs = [0, 1].map(|at| launch(cluster, mpi, places[at], (modes[at], env)).start());
+fn two(cluster: &Cluster, mpi: &Mpi, places: Places, modes: [&str; 2]) -> [Outcome; 2] {
+    let runs = [0, 1].map(|at| launch(cluster, mpi, places[at], modes[at]).start());
     runs.map(|run| run.finish().expect(0))
 }
 
@@ -50,7 +37,7 @@ fn names(mpi: &Mpi) {
         return;
     };
     for places in [ONE_LOGIN, TWO_LOGINS] {
-        let [publisher, looker] = two(&cluster, mpi, places, ["publish", "lookup"], &[]);
+        let [publisher, looker] = two(&cluster, mpi, places, ["publish", "lookup"]);
         let got = |outcome: &Outcome| {
             let lines = outcome.by_rank("launches", 2);
             field(&lines[0], "got").map(str::to_owned)
@@ -62,17 +49,10 @@ fn names(mpi: &Mpi) {
 
 /// Both halves of every MPI that is here.
 fn accept_and_connect(cluster: &Cluster, places: Places) {
-    let ofi = ("MPIR_CVAR_CH4_NETMOD", "ofi");
-    let tcp = ("FI_PROVIDER", "tcp");
-    let shm = ("I_MPI_FABRICS", "shm:ofi");
-    for (name, env) in [
-        ("mpich5", &[ofi, tcp][..]),
-        ("impi", &[shm]),
-        ("openmpi4", &[]),
-        ("openmpi5", &[]),
-    ] {
+    for name in ["mpich5", "impi", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
-        for outcome in two(cluster, &mpi, places, ["accept", "connect"], env) {
+        let mpi = mpi.with_dynamic_processes();
+        for outcome in two(cluster, &mpi, places, ["accept", "connect"]) {
             for line in outcome.by_rank("launches", 2) {
                 assert_eq!(field(&line, "got"), Some("6"), "{line}");
             }

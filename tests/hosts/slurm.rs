@@ -17,7 +17,7 @@ use crate::launch_agents::SIGNALLED;
 use crate::slurm_cluster::{Slurm, With};
 
 for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
-    programs_and_spawns_run_in_allocation => |mpi| programs(&mpi.able_to_spawn()),
+    programs_and_spawns_run_in_allocation => |mpi| programs(&mpi.with_dynamic_processes()),
 });
 
 /// Names under which wireup is called: `-n` means the same in all.

@@ -17,24 +17,24 @@ use crate::lost;
 use crate::pmix::versions;
 
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
-    children_on_all_hosts_merge_with_parents => |mpi| merge(&mpi.able_to_spawn()),
-    programs_levels_and_ranks_spawn_across_hosts => |mpi| forms(&mpi.able_to_spawn()),
-    info_keys_set_hosts_and_number_of_children => |mpi| infos(&mpi.able_to_spawn()),
-    apps_of_one_spawn_are_placed_one_after_other => |mpi| one_behind_the_other(&mpi.able_to_spawn()),
-    ended_children_free_their_slots => |mpi| slots_again(&mpi.able_to_spawn()),
-    program_is_staged_to_host_without_it => |mpi| program_along(&mpi.able_to_spawn()),
-    halves_of_job_on_different_hosts_connect => |mpi| halves(&mpi.able_to_spawn()),
+    children_on_all_hosts_merge_with_parents => |mpi| merge(&mpi.with_dynamic_processes()),
+    programs_levels_and_ranks_spawn_across_hosts => |mpi| forms(&mpi.with_dynamic_processes()),
+    info_keys_set_hosts_and_number_of_children => |mpi| infos(&mpi.with_dynamic_processes()),
+    apps_of_one_spawn_are_placed_one_after_other => |mpi| one_behind_the_other(&mpi.with_dynamic_processes()),
+    ended_children_free_their_slots => |mpi| slots_again(&mpi.with_dynamic_processes()),
+    program_is_staged_to_host_without_it => |mpi| program_along(&mpi.with_dynamic_processes()),
+    halves_of_job_on_different_hosts_connect => |mpi| halves(&mpi.with_dynamic_processes()),
     parent_killed_during_remote_spawn_ends_launch
-        => |mpi| parent_killed(&mpi.able_to_spawn()),
+        => |mpi| parent_killed(&mpi.with_dynamic_processes()),
     host_lost_during_spawn_ends_launch
-        => |mpi| lost(&mpi.able_to_spawn(), "spawn", &["times=100000"], "spawned rank="),
+        => |mpi| lost(&mpi.with_dynamic_processes(), "spawn", &["times=100000"], "spawned rank="),
     host_lost_during_connect_ends_launch
-        => |mpi| lost(&mpi.able_to_spawn(), "meet", &["halves", "a name", "1000000"], "met rank="),
+        => |mpi| lost(&mpi.with_dynamic_processes(), "meet", &["halves", "a name", "1000000"], "met rank="),
 });
 
 /// The MPI of that name, over networks with which it can spawn.
 pub(crate) fn able(name: &str) -> Option<Mpi> {
-    mpi(name).map(Mpi::able_to_spawn)
+    mpi(name).map(Mpi::with_dynamic_processes)
 }
 
 /// `wireup run` of an MPI's program on the first host of a cluster.

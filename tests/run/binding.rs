@@ -113,7 +113,7 @@ fn spawned_ranks_are_bound_after_earlier_ones() {
     let Some(mpi) = mpi("mpich5") else { return };
     let options = ["--oversubscribe", "--bind-to", "core", "--report-bindings"];
     let run = mpi
-        .able_to_spawn()
+        .with_dynamic_processes()
         .run(1, &options, "spawn", &["children=1"]);
     let err = run.run().expect(0).err();
     let host = node_name();

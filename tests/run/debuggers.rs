@@ -114,7 +114,7 @@ fn processes_without_mpi_are_in_proctable_and_set_exit_code() {
 
 #[test]
 fn spawned_processes_are_added_to_proctable() {
-    let Some(mpi) = mpi("openmpi5").map(Mpi::able_to_spawn) else {
+    let Some(mpi) = mpi("openmpi5").map(Mpi::with_dynamic_processes) else {
         return;
     };
     let spawn = mpi.program("spawn");

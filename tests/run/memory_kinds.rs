@@ -4,7 +4,7 @@ use crate::common::{Run, field, mpi};
 
 #[test]
 fn mpich_offers_requested_memory_kinds_or_its_own() {
-    let Some(mpi) = mpi("mpich5").map(crate::common::Mpi::able_to_spawn) else {
+    let Some(mpi) = mpi("mpich5").map(crate::common::Mpi::with_dynamic_processes) else {
         return;
     };
     let kinds = |options: &[&str], words: &[&str]| {

@@ -42,8 +42,8 @@ fn expect_hello(mpi: &Mpi, program: &Path) {
 
 for_each_mpi!(mpich5 impi: {
     standard_abi_program_runs_with_named_mpi => |mpi| standard(&mpi),
-    spawned_job_has_mpi_of_parent => |mpi| spawned(&mpi.able_to_spawn()),
-    spawned_job_passes_on_mpi_of_info_key => |mpi| passed_on(&mpi.able_to_spawn()),
+    spawned_job_has_mpi_of_parent => |mpi| spawned(&mpi.with_dynamic_processes()),
+    spawned_job_passes_on_mpi_of_info_key => |mpi| passed_on(&mpi.with_dynamic_processes()),
 });
 
 fn standard(mpi: &Mpi) {

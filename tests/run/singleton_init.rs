@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Mpi, Outcome, Run, mpi, mpi4py, mpis, repository, skip, wireup};
 
-/// MPIs that spawn so, with what their networks need for dynamic processes.
+/// MPIs whose programs spawn without a launcher.
 fn mpis_that_do() -> Vec<Mpi> {
     let known = ["mpich5", "impi", "openmpi5"];
-    mpis()
+    let known = mpis()
         .into_iter()
-        .filter(|mpi| known.contains(&mpi.name.as_str()))
-        .collect()
+        .filter(|mpi| known.contains(&mpi.name.as_str()));
+    known.map(Mpi::with_dynamic_processes).collect()
 }
 
 /// Script that runs a program and removes the files that MPIs leave: the session directory of Open MPI, and shared
@@ -34,14 +34,6 @@ fn alone(mpi: &Mpi, words: impl IntoIterator<Item = OsString>) -> Run {
     }
     let path = std::env::var("PATH").unwrap();
     run = run.env("PATH", format!("{}:{path}", links.display()));
-    let network = [
-        ("MPIR_CVAR_CH4_NETMOD", "ofi"),
-        ("FI_PROVIDER", "tcp"),
-        ("I_MPI_FABRICS", "shm:ofi"),
-    ];
-    for (name, value) in network {
-        run = run.env(name, value);
-    }
     for (name, value) in &mpi.env {
         run = run.env(name, value);
     }

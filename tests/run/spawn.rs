@@ -38,7 +38,7 @@ fn all_stages() -> Vec<Stage> {
     });
     let others = ["mpich5", "impi"].into_iter().filter_map(mpi);
     let others = others.map(|mpi| Stage {
-        mpi: mpi.able_to_spawn(),
+        mpi: mpi.with_dynamic_processes(),
         options: Vec::new(),
     });
     served.chain(others).collect()

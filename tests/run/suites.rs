@@ -80,5 +80,5 @@ fn applications_give_same_results_as_under_their_launcher() {
 }
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
-    mpi4py_suite_passes => |mpi| mpi4py_suite(mpi.able_to_spawn()),
+    mpi4py_suite_passes => |mpi| mpi4py_suite(mpi.with_dynamic_processes()),
 });

@@ -6,17 +6,17 @@ use crate::common::{Mpi, Outcome, Output, Run, eventually, field};
 use crate::places::Place;
 
 for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
-    launches_connect_by_names_in_files => |mpi| at(Place::file(), &mpi, connects),
-    launches_connect_by_names_in_etcd => |mpi| at(Place::etcd(), &mpi, connects),
-    launches_connect_by_names_in_directory => |mpi| at(Place::ldap(), &mpi, connects),
-    names_in_directory_outlive_launch_on_request => |mpi| at(Place::ldap(), &mpi, outlives),
-    names_in_files_outlive_launch_on_request => |mpi| at(Place::file(), &mpi, outlives),
-    names_in_etcd_outlive_launch_on_request => |mpi| at(Place::etcd(), &mpi, outlives),
+    launches_connect_by_names_in_files => |mpi| at(Place::file(), mpi, connects),
+    launches_connect_by_names_in_etcd => |mpi| at(Place::etcd(), mpi, connects),
+    launches_connect_by_names_in_directory => |mpi| at(Place::ldap(), mpi, connects),
+    names_in_directory_outlive_launch_on_request => |mpi| at(Place::ldap(), mpi, outlives),
+    names_in_files_outlive_launch_on_request => |mpi| at(Place::file(), mpi, outlives),
+    names_in_etcd_outlive_launch_on_request => |mpi| at(Place::etcd(), mpi, outlives),
 });
 
-fn at(place: Option<Place>, mpi: &Mpi, test: impl Fn(&Mpi, &Place)) {
+fn at(place: Option<Place>, mpi: Mpi, test: impl Fn(&Mpi, &Place)) {
     if let Some(place) = place {
-        test(mpi, &place);
+        test(&mpi.with_dynamic_processes(), &place);
     }
 }
 
@@ -51,21 +51,10 @@ fn names_of_killed_launcher_are_unpublished() {
     eventually("the name is withdrawn", || (!is_there()).then_some(()));
 }
 
-/// Variables with which the fabrics of MPICH and Intel MPI reach another launch; other MPIs ignore
-/// them.
-const FABRIC: [(&str, &str); 3] = [
-    ("MPIR_CVAR_CH4_NETMOD", "ofi"),
-    ("FI_PROVIDER", "tcp"),
-    ("I_MPI_FABRICS", "shm:ofi"),
-];
-
 fn run(mpi: &Mpi, place: &Place, options: &[&str], mode: &str) -> Run {
     let store = place.backend();
     let options = [&["--names", store, "--virtual-nodes", "2"], options].concat();
     let run = mpi.run(2, &options, "launches", &[mode, "the service"]);
-    let run = FABRIC
-        .iter()
-        .fold(run, |run, (name, value)| run.env(name, value));
     let variables = place.variables().into_iter();
     variables.fold(run, |run, (name, value)| run.env(name, value))
 }

@@ -43,8 +43,8 @@ impl Programs {
         Some(Self {
             pmi: program("pmi_steady")?,
             pmix: pmix("pmix5")?.dir.join("pmix_steady"),
-            mpich: mpi("mpich5")?.able_to_spawn(),
-            openmpi: mpi("openmpi5")?.able_to_spawn(),
+            mpich: mpi("mpich5")?.with_dynamic_processes(),
+            openmpi: mpi("openmpi5")?.with_dynamic_processes(),
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::slurm_cluster::{Slurm, With};
 
 for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
     step_of_one_node_is_served => |mpi| one_node(&mpi),
-    step_of_two_nodes_is_served => |mpi| two_nodes(&mpi.able_to_spawn()),
+    step_of_two_nodes_is_served => |mpi| two_nodes(&mpi.with_dynamic_processes()),
 });
 
 /// `srun` with these options in an allocation with those of `salloc`.

@@ -9,7 +9,7 @@ fn spawned_ranks_are_bound_as_requested() {
     let host = node_name();
     for name in ["openmpi5", "mpich5"] {
         let Some(mpi) = mpi(name) else { continue };
-        let mpi = mpi.able_to_spawn();
+        let mpi = mpi.with_dynamic_processes();
         let shown = |infos: &[&str]| {
             let args = [&["children=2"], infos].concat();
             let options = ["--oversubscribe", "--report-bindings"];

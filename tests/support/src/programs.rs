@@ -41,9 +41,9 @@ impl Mpi {
         text
     }
 
-    /// With the networks over which it can spawn: not all that it has. libfabric's `tcp` alone hangs now
-    /// and then when MPICH or Intel MPI merges (docs/spawn.md).
-    pub fn able_to_spawn(mut self) -> Self {
+    /// Returns this MPI with networks over which its processes spawn and connect to other launches: not all that it has. With
+    /// libfabric's `tcp` alone, `MPI_Intercomm_merge` of MPICH and Intel MPI occasionally hangs or fails (docs/mpis.md).
+    pub fn with_dynamic_processes(mut self) -> Self {
         let provider = ("FI_PROVIDER", "tcp;ofi_rxm");
         let variables = match &*self.name {
             "mpich5" => vec![("MPIR_CVAR_CH4_NETMOD", "ofi"), provider],
