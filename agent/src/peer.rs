@@ -93,14 +93,12 @@ pub(crate) fn cause(status: &Status) -> String {
     while let Some(error) = cause {
         let broken = error.downcast_ref().and_then(h2::Error::get_io);
         let text = match broken.map(std::io::Error::kind) {
-            Some(ErrorKind::UnexpectedEof) => "it was killed or crashed".to_owned(),
-            // This side's errors for a connection that it has given up.
-            Some(ErrorKind::TimedOut | ErrorKind::BrokenPipe) => NO_SIGN.to_owned(),
-            _ => match error.to_string() {
-                // The same. Source: `TimedOut` in hyper.
-                text if text == "operation timed out" => NO_SIGN.to_owned(),
-                text => text,
-            },
+            // The second is the error of a write after the end and the reset of a connection. Source: tcp_reset in Linux.
+            Some(ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe) => {
+                "it was killed or crashed".to_owned()
+            }
+            Some(ErrorKind::TimedOut) => NO_SIGN.to_owned(),
+            _ => error.to_string(),
         };
         if !text.is_empty() {
             found = text;
@@ -110,5 +108,20 @@ pub(crate) fn cause(status: &Status) -> String {
     match found.is_empty() {
         true => status.code().description().to_owned(),
         false => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn failed_write_to_ended_agent_is_no_silence() {
+        let (stream, other) = tokio::io::duplex(64);
+        // Writes fail with a broken pipe now.
+        drop(other);
+        let error = h2::client::handshake(stream).await.unwrap_err();
+        let status = Status::from_error(Box::new(error));
+        assert_eq!(cause(&status), "it was killed or crashed");
     }
 }
