@@ -390,13 +390,14 @@ impl LaunchTask {
         if let UpstreamLink::Launcher(writer) = &mut self.upstream {
             let _ = writer.poll_flush(cx);
         }
-        if let Some((writer, process)) = &mut self.step {
-            let _ = writer.poll_flush(cx);
-            if self.orphaned && self.step_kill_timer.as_mut().poll(cx).is_ready() {
-                warn!(launch = %self.launch, "killed its step, which did not end in time");
-                process.kill();
-                self.orphaned = false;
-            }
+        self.flush_step(cx);
+        if let Some((_, process)) = &self.step
+            && self.orphaned
+            && self.step_kill_timer.as_mut().poll(cx).is_ready()
+        {
+            warn!(launch = %self.launch, "killed its step, which did not end in time");
+            process.kill();
+            self.orphaned = false;
         }
         self.poll_watch(cx)
     }
@@ -410,21 +411,31 @@ impl LaunchTask {
         launcher || self.step.as_ref().is_some_and(|(step, _)| step.waits())
     }
 
+    /// Writes queued data to the step. Only a read by the step makes room in a full socket, so it is a sign of life: a probe
+    /// may be behind the queued data.
+    fn flush_step(&mut self, cx: &mut Context<'_>) {
+        let Some((writer, _)) = &mut self.step else {
+            return;
+        };
+        let blocked = writer.blocked_bytes();
+        let _ = writer.poll_flush(cx);
+        if blocked.is_some_and(|blocked| writer.queued_bytes() < blocked) {
+            self.watch.on_alive();
+        }
+    }
+
     /// Checks whether the step is alive, after all input has been read.
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
-        while let Some((writer, process)) = &mut self.step {
+        while let Some((_, process)) = &self.step {
             match ready!(self.watch.poll_look(process, cx)) {
                 LivenessAction::Fine => {}
                 LivenessAction::Ask => {
                     if let Some(event) = self.sign(Neighbour::Step, LivenessMessage::Ask) {
                         return Poll::Ready(event);
                     }
-                    if let Some((writer, _)) = &mut self.step {
-                        let _ = writer.poll_flush(cx);
-                    }
+                    self.flush_step(cx);
                 }
                 LivenessAction::Silent => {
-                    let _ = writer;
                     process.kill_for_silence(self.watch.limit());
                     warn!(launch = %self.launch, "killed its step, which is silent");
                     return Poll::Pending;

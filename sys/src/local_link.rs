@@ -50,8 +50,8 @@ pub struct LocalLink {
     watch: Option<LivenessMonitor>,
     /// Process id of the other end, if known.
     pid: Option<i32>,
-    /// Whether data has come since the last check.
-    data_received: bool,
+    /// Whether the other end has sent or read data since the last check.
+    has_contact: bool,
     /// The other end has sent a liveness probe.
     probe_received: bool,
 }
@@ -97,7 +97,7 @@ impl LocalLink {
             stuck: false,
             watch: None,
             pid: None,
-            data_received: false,
+            has_contact: false,
             probe_received: false,
         })
     }
@@ -127,7 +127,7 @@ impl LocalLink {
     /// input has been read.
     pub fn check_liveness(&mut self, now: Moment, poll: &Poll) -> Option<PeerSilent> {
         let watch = self.watch.as_mut()?;
-        if std::mem::take(&mut self.data_received) {
+        if std::mem::take(&mut self.has_contact) {
             watch.on_contact(now);
         }
         let pid = self.pid;
@@ -196,7 +196,10 @@ impl LocalLink {
 
     /// Writes queued data, when the socket has room.
     pub fn writable(&mut self, poll: &Poll) {
+        let queued = self.channel.queued();
         self.channel.writable(poll);
+        // Only a read by the other end makes room in a full socket. A probe may be behind the queued data.
+        self.has_contact |= self.channel.queued() < queued;
     }
 
     /// Sends a last message to the launcher and waits until it is taken, at most `limit`.
@@ -263,7 +266,7 @@ impl LocalLink {
         match self.channel.append(self.reader.room()) {
             ReadResult::Nothing => return Ok(()),
             ReadResult::End => return Err(LinkError::Closed),
-            ReadResult::Bytes(_) => self.data_received = true,
+            ReadResult::Bytes(_) => self.has_contact = true,
         }
         let garbled = |error: &dyn fmt::Display| LinkError::Garbled(error.to_string());
         while let Some(frame) = self.reader.next_frame().map_err(|e| garbled(&e))? {
@@ -291,5 +294,45 @@ fn has_come(channel: &Channel) -> bool {
 impl AsFd for LocalLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::poll::PollSource;
+
+    #[test]
+    fn other_end_that_reads_is_alive_before_probe_reaches_it() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let poll = Poll::new().unwrap();
+        let token = PollToken::new(PollSource::Link, 0);
+        let mut link = LocalLink::new(ours.into(), FrameAddress::Launcher, token, &poll).unwrap();
+        link.watch(Duration::from_secs(10), false, Moment::default());
+        let message = vec![1_u8; 16 << 20];
+        link.send(
+            FrameAddress::EveryNode,
+            FrameClass::Carried,
+            &message,
+            &poll,
+        );
+        let mut check = |second, reads: bool| {
+            if reads {
+                // Until the socket is empty.
+                let _ = theirs.read_to_end(&mut Vec::new());
+                link.writable(&poll);
+            }
+            link.check_liveness(Moment(Duration::from_secs(second)), &poll)
+        };
+        for second in 1..=30 {
+            assert_eq!(check(second, true), None, "after {second} s");
+        }
+        let silent = (31..=50).find_map(|second| check(second, false));
+        assert!(silent.is_some());
+        assert!(!link.is_flushed());
     }
 }

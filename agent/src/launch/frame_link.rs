@@ -382,6 +382,16 @@ impl LinkWriter {
         Ok(())
     }
 
+    /// Number of queued bytes that the full socket does not take; `None` while it has room.
+    pub fn blocked_bytes(&self) -> Option<usize> {
+        self.room.as_ref().map(|_| self.waiting)
+    }
+
+    /// Number of queued bytes.
+    pub fn queued_bytes(&self) -> usize {
+        self.waiting
+    }
+
     /// Whether something is queued.
     pub fn waits(&self) -> bool {
         self.waiting > 0

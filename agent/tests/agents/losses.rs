@@ -256,6 +256,21 @@ fn connection_is_shared_and_kept_for_next_launch() {
 }
 
 #[test]
+fn step_that_reads_slowly_is_alive() {
+    let cluster = Cluster::start(1, &["--heartbeat", "1"]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
+    launcher.begun(1);
+    launcher.send_text(0, "slow");
+    // The step needs some 6 s for them, three times the silence for which it is killed. The agent's probe comes after them.
+    let text = format!("ignore {}", "x".repeat(200_000));
+    for _ in 0..20 {
+        launcher.send_text(0, &text);
+    }
+    launcher.send_text(0, "hello");
+    assert_eq!(launcher.next_text(), (0, "heard hello".to_owned()));
+}
+
+#[test]
 fn stopped_step_is_killed_and_named_after_two_heartbeats() {
     let cluster = Cluster::start(1, &["--heartbeat", "1"]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));

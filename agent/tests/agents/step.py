@@ -9,12 +9,14 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 if sys.argv[1:] != ["step"]:
     # It has no helper.
     sys.exit()
 LAUNCHER, EVERY = 0xFFFFFFFF, 0xFFFFFFFE
 link = socket.socket(fileno=3)
+slow = False
 
 
 def varint(data, at):
@@ -31,7 +33,9 @@ def varint(data, at):
 def read(count):
     data = bytearray()
     while len(data) < count:
-        piece = link.recv(min(count - len(data), 1 << 20))
+        if slow:
+            time.sleep(0.15)
+        piece = link.recv(min(count - len(data), 1 << (17 if slow else 20)))
         if not piece:
             sys.exit(0)
         data += piece
@@ -79,6 +83,7 @@ def number(word):
 
 
 def main():
+    global slow
     node, members, described = begin()
     send(LAUNCHER, f"begun {node} {members} {described} {os.getpid()} {os.getuid()}")
     while True:
@@ -126,6 +131,10 @@ def main():
             case "close":
                 link.close()
                 signal.pause()
+            case "slow":
+                slow = True
+            case "ignore":
+                pass
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case _:
